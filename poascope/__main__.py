@@ -1,0 +1,3 @@
+from poascope.cli import main
+
+main()

@@ -1,0 +1,122 @@
+"""Every setting, once: name, default, bounds, help and the environment variable that sets it.
+
+`poascope.toml`, then the environment, then flags. The command line, docs/configuration.md and the tests read this table.
+"""
+
+import getpass
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from poascope.errors import Misconfigured
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A frontend with fixed routing parameters, one of several behind the gateway."""
+
+    name: str
+    tau: float
+    omega: float
+    url: str
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    env: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    meta = {"help": help, "env": env, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    nats_url: str = setting("nats://127.0.0.1:4222", "NATS server that Dynamo's event plane uses.", env="NATS_SERVER")
+    nats_credentials: str = setting("", "NATS credentials file (.creds).", env="POASCOPE_NATS_CREDENTIALS")
+    namespaces: tuple[str, ...] = setting((), "Dynamo namespaces to watch; empty: all that are heard.", env="DYN_NAMESPACE")
+    prometheus_url: str = setting("", "Prometheus server to read metrics from; empty: scrape the targets.", env="PROMETHEUS_URL")
+    scrape: tuple[str, ...] = setting((), "Base URLs whose /metrics are scraped when there is no Prometheus.", env="POASCOPE_SCRAPE")
+    scrape_interval_s: float = setting(5.0, "Seconds between two reads of the metrics.", env="POASCOPE_SCRAPE_INTERVAL_S", low=1, high=60)
+    store: str = setting("poascope.duckdb", "The DuckDB file; one process writes it.", env="POASCOPE_STORE")
+    api_host: str = setting("127.0.0.1", "Address the read API binds.", env="POASCOPE_API_HOST")
+    api_port: int = setting(8600, "Port of the read API.", env="POASCOPE_API_PORT", low=0, high=65535)
+    api_token: str = setting("", "Token of the read API; required off loopback.", env="POASCOPE_API_TOKEN")
+    dash_host: str = setting("127.0.0.1", "Address the dashboard binds.", env="POASCOPE_DASH_HOST")
+    dash_port: int = setting(8501, "Port of the dashboard.", env="POASCOPE_DASH_PORT", low=0, high=65535)
+    dash_token: str = setting("", "Token of the dashboard; required off loopback.", env="POASCOPE_DASH_TOKEN")
+    window_s: float = setting(30.0, "Seconds of finished requests an estimate looks at.", env="POASCOPE_WINDOW_S", low=5, high=600)
+    lost_after_s: float = setting(300.0, "A request silent for this long ends as lost.", env="POASCOPE_LOST_AFTER_S", low=10, high=86400)
+    slo_ttft_s: float = setting(1.0, "TTFT P99 objective, drawn on the charts.", env="POASCOPE_SLO_TTFT_S", low=0.001, high=600)
+    slo_itl_s: float = setting(0.05, "ITL P99 objective, drawn on the charts.", env="POASCOPE_SLO_ITL_S", low=0.001, high=60)
+    preset: str = setting(
+        "70b",
+        "Regime thresholds of the paper: 70b (0.3 s, 2 s) or 340b (1 s, 10 s).",
+        env="POASCOPE_PRESET",
+        choices=("70b", "340b"),
+    )
+    caddy_admin_url: str = setting(
+        "",
+        "Admin API of the Caddy gateway that the controller steers; empty: no actuator.",
+        env="POASCOPE_CADDY_ADMIN_URL",
+    )
+    operator: str = setting("", "Who signs an override; default: the user running the process.", env="POASCOPE_OPERATOR")
+    profiles: tuple[Profile, ...] = setting((), "Frontends behind the gateway with their τ and ω ([[profiles]] in the file).")
+
+    @property
+    def operator_name(self) -> str:
+        return self.operator or getpass.getuser()
+
+
+def _convert(name: str, kind: str, value: Any) -> Any:
+    try:
+        if kind.startswith("tuple[str"):
+            parts = value.split(",") if isinstance(value, str) else value
+            return tuple(part.strip() for part in parts if part.strip())
+        if kind.startswith("tuple[Profile"):
+            return tuple(Profile(str(p["name"]), float(p["tau"]), float(p["omega"]), str(p["url"]).rstrip("/")) for p in value)
+        return {"int": int, "float": float, "str": str}[kind](value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Misconfigured(f"{name}: {value!r} - not a valid value ({error})") from error
+
+
+def load(path: Path | None = None, env: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from the file, the environment and flags, later ones winning. Raises Misconfigured.
+
+    Without a path, POASCOPE_CONFIG names the file, else ./poascope.toml is read where it exists.
+    """
+    given: dict[str, Any] = {}
+    named = path or (Path(env["POASCOPE_CONFIG"]) if env.get("POASCOPE_CONFIG") else None)
+    file = named or Path("poascope.toml")
+    if named and not file.is_file():
+        raise Misconfigured(f"config: {file} - no such file")
+    known = {f.name: f for f in fields(Settings)}
+    if file.is_file():
+        try:
+            given = tomllib.loads(file.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise Misconfigured(f"config: {file} - {error}") from error
+        for name in given:
+            if name not in known:
+                raise Misconfigured(f"config: {name} - no such setting in {file}; known: {', '.join(known)}")
+    for name, f in known.items():
+        variable = f.metadata["env"]
+        if variable and env.get(variable):
+            given[name] = env[variable]
+    given |= {name: value for name, value in (flags or {}).items() if value is not None}
+    converted = {name: _convert(name, str(known[name].type), value) for name, value in given.items()}
+    for name, value in converted.items():
+        meta = known[name].metadata
+        low, high, choices = meta["low"], meta["high"], meta["choices"]
+        if (low is not None and not value >= low) or (high is not None and not value <= high):
+            raise Misconfigured(f"{name}: {value} - must be within {low} and {high}")
+        if choices and value not in choices:
+            raise Misconfigured(f"{name}: {value} - must be one of {', '.join(choices)}")
+    return Settings(**converted)

@@ -1,0 +1,66 @@
+"""A verb of the command line: settings in, exit code out. Flags are made from the settings table."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from poascope.errors import PoascopeError
+from poascope.settings import Settings, load
+
+
+def complain(error: PoascopeError) -> int:
+    """Print the error where a person looks, and return its exit code."""
+    typer.secho(f"poascope: {error}", err=True, fg=None if not sys.stderr.isatty() else "red")
+    return error.exit_code
+
+
+def verb(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Wrap `run(settings, **own)` as a Typer command with --config and one flag for each named setting."""
+
+    def wrap(run: Callable[..., None]) -> Callable[..., None]:
+        known = {f.name: f for f in fields(Settings)}
+        own = list(inspect.signature(run).parameters.values())[1:]
+        added = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[
+                    {"int": int, "float": float}.get(str(known[name].type), str) | None,
+                    typer.Option(f"--{name.replace('_', '-')}", help=known[name].metadata["help"], rich_help_panel="Settings"),
+                ],
+            )
+            for name in flags
+        ]
+        config = inspect.Parameter(
+            "config",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                Path | None,
+                typer.Option("--config", help="Settings file (default: ./poascope.toml).", rich_help_panel="Settings"),
+            ],
+        )
+
+        @functools.wraps(run)
+        def command(**given: Any) -> None:
+            chosen = {name: given.pop(name) for name in flags}
+            try:
+                run(load(given.pop("config"), flags=chosen), **given)
+            except PoascopeError as error:
+                raise typer.Exit(complain(error)) from error
+            except KeyboardInterrupt:
+                raise typer.Exit(130) from None
+
+        keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        command.__signature__ = inspect.Signature([*keyword, *added, config])
+        del command.__wrapped__
+        return command
+
+    return wrap

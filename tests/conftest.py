@@ -1,0 +1,67 @@
+"""What every test may use: real servers on free ports, and what real clusters said."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def wait_for_port(port: int, timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with socket.socket() as s:
+            s.settimeout(0.2)
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"port {port} - nothing listens after {timeout_s} s")
+
+
+class NatsServer:
+    """A real nats-server with JetStream that a test may kill and start again on the same port and store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port, self.monitor_port = folder, free_port(), free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        program = Path(sys.executable).parent / "nats-server"
+        self.process = subprocess.Popen(
+            [program, "-js", "-sd", self.folder, "-a", "127.0.0.1", "-p", str(self.port), "-m", str(self.monitor_port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for_port(self.port)
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture
+def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path / "jetstream")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["0.9.0", "1.6.1"])
+def capture(request: pytest.FixtureRequest) -> Path:
+    """One of the recordings of real clusters: 560 requests on 0.9.0, 613 on 1.6.1."""
+    return CAPTURES / f"cap-{request.param}-1p2d.jsonl.gz"
