@@ -64,7 +64,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 def token(deployment: str) -> str:
     """A deployment's name as one NATS subject token and KV key part."""
-    return "".join(c if c.isalnum() or c in "-_" else "=%02x" % ord(c) for c in deployment)
+    return "".join(c if c.isalnum() or c in "-_" else f"={ord(c):02x}" for c in deployment)
 
 
 def intent_key(deployment: str) -> str:

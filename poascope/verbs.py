@@ -1,6 +1,5 @@
 """A verb of the command line: settings in, exit code out. Flags are made from the settings table."""
 
-import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -48,7 +47,6 @@ def verb(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             ],
         )
 
-        @functools.wraps(run)
         def command(**given: Any) -> None:
             chosen = {name: given.pop(name) for name in flags}
             try:
@@ -59,8 +57,8 @@ def verb(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                 raise typer.Exit(130) from None
 
         keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-        command.__signature__ = inspect.Signature([*keyword, *added, config])
-        del command.__wrapped__
+        command.__name__, command.__doc__ = run.__name__, run.__doc__
+        command.__signature__ = inspect.Signature([*keyword, *added, config])  # type: ignore[attr-defined]
         return command
 
     return wrap
