@@ -29,20 +29,23 @@ def setting(
     help: str,
     *,
     env: str = "",
+    flag: str = "",
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    meta = {"help": help, "env": env, "low": low, "high": high, "choices": choices}
+    meta = {"help": help, "env": env, "flag": flag, "low": low, "high": high, "choices": choices}
     return field(default=default, metadata=meta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    nats_url: str = setting("nats://127.0.0.1:4222", "NATS server that Dynamo's event plane uses.", env="NATS_SERVER")
+    nats_url: str = setting("nats://127.0.0.1:4222", "NATS server that Dynamo's event plane uses.", env="NATS_SERVER", flag="--nats")
     nats_credentials: str = setting("", "NATS credentials file (.creds).", env="POASCOPE_NATS_CREDENTIALS")
     namespaces: tuple[str, ...] = setting((), "Dynamo namespaces to watch; empty: all that are heard.", env="DYN_NAMESPACE")
-    prometheus_url: str = setting("", "Prometheus server to read metrics from; empty: scrape the targets.", env="PROMETHEUS_URL")
+    prometheus_url: str = setting(
+        "", "Prometheus server to read metrics from; empty: scrape the targets.", env="PROMETHEUS_URL", flag="--prometheus"
+    )
     scrape: tuple[str, ...] = setting((), "Base URLs whose /metrics are scraped when there is no Prometheus.", env="POASCOPE_SCRAPE")
     scrape_interval_s: float = setting(5.0, "Seconds between two reads of the metrics.", env="POASCOPE_SCRAPE_INTERVAL_S", low=1, high=60)
     store: str = setting("poascope.duckdb", "The DuckDB file; one process writes it.", env="POASCOPE_STORE")
@@ -75,16 +78,26 @@ class Settings:
         return self.operator or getpass.getuser()
 
 
-def _convert(name: str, kind: str, value: Any) -> Any:
+def _convert(name: str, kind: Any, value: Any) -> Any:
     try:
-        if kind.startswith("tuple[str"):
+        if kind == tuple[str, ...]:
             parts = value.split(",") if isinstance(value, str) else value
             return tuple(part.strip() for part in parts if part.strip())
-        if kind.startswith("tuple[Profile"):
+        if kind == tuple[Profile, ...]:
             return tuple(Profile(str(p["name"]), float(p["tau"]), float(p["omega"]), str(p["url"]).rstrip("/")) for p in value)
-        return {"int": int, "float": float, "str": str}[kind](value)
+        return kind(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Misconfigured(f"{name}: {value!r} - not a valid value ({error})") from error
+
+
+def to_env(settings: Settings) -> dict[str, str]:
+    """The environment in which another process of ours loads these settings (profiles travel in the file only)."""
+    found = {}
+    for f in fields(Settings):
+        value = getattr(settings, f.name)
+        if f.metadata["env"] and value != f.default:
+            found[f.metadata["env"]] = ",".join(value) if isinstance(value, tuple) else str(value)
+    return found
 
 
 def load(path: Path | None = None, env: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None) -> Settings:
@@ -111,7 +124,7 @@ def load(path: Path | None = None, env: Mapping[str, str] = os.environ, flags: M
         if variable and env.get(variable):
             given[name] = env[variable]
     given |= {name: value for name, value in (flags or {}).items() if value is not None}
-    converted = {name: _convert(name, str(known[name].type), value) for name, value in given.items()}
+    converted = {name: _convert(name, known[name].type, value) for name, value in given.items()}
     for name, value in converted.items():
         meta = known[name].metadata
         low, high, choices = meta["low"], meta["high"], meta["choices"]

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,24 +19,24 @@ def complain(error: PoascopeError) -> int:
     return error.exit_code
 
 
+def _option(name: str, described: Field[Any]) -> inspect.Parameter:
+    kind = {int: int | None, float: float | None}.get(described.type, str | None)  # type: ignore[arg-type]
+    names = [f"--{name.replace('_', '-')}", *filter(None, [described.metadata["flag"]])]
+    option = typer.Option(*names, help=described.metadata["help"], rich_help_panel="Settings")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+
+
 def verb(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Wrap `run(settings, **own)` as a Typer command with --config and one flag for each named setting."""
+    """Wrap `run(settings, **own)` as a Typer command with --config and one flag for each named setting.
+
+    A `run` that has a parameter `config` gets the path as well.
+    """
 
     def wrap(run: Callable[..., None]) -> Callable[..., None]:
         known = {f.name: f for f in fields(Settings)}
-        own = list(inspect.signature(run).parameters.values())[1:]
-        added = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[
-                    {"int": int, "float": float}.get(str(known[name].type), str) | None,
-                    typer.Option(f"--{name.replace('_', '-')}", help=known[name].metadata["help"], rich_help_panel="Settings"),
-                ],
-            )
-            for name in flags
-        ]
+        own = [p for p in list(inspect.signature(run).parameters.values())[1:] if p.name != "config"]
+        wants_config = "config" in inspect.signature(run).parameters
+        added = [_option(name, known[name]) for name in flags]
         config = inspect.Parameter(
             "config",
             inspect.Parameter.KEYWORD_ONLY,
@@ -49,8 +49,9 @@ def verb(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         def command(**given: Any) -> None:
             chosen = {name: given.pop(name) for name in flags}
+            path = given["config"] if wants_config else given.pop("config")
             try:
-                run(load(given.pop("config"), flags=chosen), **given)
+                run(load(path, flags=chosen), **given)
             except PoascopeError as error:
                 raise typer.Exit(complain(error)) from error
             except KeyboardInterrupt:
