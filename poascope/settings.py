@@ -95,7 +95,7 @@ def to_env(settings: Settings) -> dict[str, str]:
     found = {}
     for f in fields(Settings):
         value = getattr(settings, f.name)
-        if f.metadata["env"] and value != f.default:
+        if f.metadata["env"]:
             found[f.metadata["env"]] = ",".join(value) if isinstance(value, tuple) else str(value)
     return found
 
