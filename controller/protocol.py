@@ -2,19 +2,35 @@
 
 `<deployment>.intent` is written by the page and the command line only, `.target` by the controller only,
 `.ack.<replica>` by each gateway or router. `revision` is the bucket's, never in the payload.
+
+The bucket repeats every value that it has stored on `poascope.kv.<key>`, with its revision in the header `Nats-Sequence`.
+A plain subscription to `$KV.poascope.>` also sees writes that the bucket then refuses (two operators in the same instant).
 """
 
+from collections.abc import Mapping
 from typing import Literal
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 BUCKET = "poascope"
+STORED = "poascope.kv"
+REVISION_HEADER = "Nats-Sequence"
 MIN_EXPIRY_S, MAX_EXPIRY_S = 300.0, 8 * 3600.0
+# τ divides costs counted in KV blocks and ω multiplies them: past 10 the choice is even, or blind to load; more changes nothing.
+MAX_TAU = MAX_OMEGA = 10.0
+MAX_TEXT = 500
 Mode = Literal["auto", "manual", "freeze"]
+
+# (τ, ω) of each regime, from the paper's controller. "below" is also what Dynamo does when nothing is set.
+REGIMES: Mapping[str, tuple[float, float]] = {"below": (0.0, 1.0), "transition": (0.7, 1.0), "saturated": (0.8, 0.1)}
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator wants. `tau` and `omega` are set for manual only; `expires_at` (Unix s) for manual and freeze."""
+    """What an operator wants. `tau` and `omega` count for manual only; `expires_at` (Unix s) for manual and freeze.
+
+    `expected_revision` is the revision of the intent the operator was looking at, 0 when there was none.
+    """
 
     mode: Mode
     reason: str
@@ -27,7 +43,10 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller wants the actuators to do now. `why` is one sentence for a person on call."""
+    """What the controller wants the actuators to do now. `why` is one sentence for a person on call.
+
+    `expires_at`: when an override ends; an actuator that hears nothing newer by then goes back to the defaults by itself.
+    """
 
     tau: float
     omega: float
@@ -36,10 +55,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     decided_at: float
     intent_revision: int | None = None
+    expires_at: float | None = None
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
-    """What an actuator did with a target. `error` says why it could not; then `tau` and `omega` are what is still in force."""
+    """What an actuator did with a target. `error` says why it could not; then `tau` and `omega` are what is still in force.
+
+    `target_revision` 0: there is no target yet, this is what was in force when the actuator started.
+    """
 
     tau: float | None
     omega: float | None
@@ -62,9 +85,39 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     revision: int | None = None
 
 
+def complaint(intent: Intent, written_at: float) -> str | None:
+    """Why this intent, written at `written_at` (Unix s), is not admissible; None when it is."""
+    for name in ("reason", "operator", "idempotency_key"):
+        text = getattr(intent, name)
+        if not text.strip():
+            return f"{name}: empty - say {'why' if name == 'reason' else 'which'}"
+        if len(text) > MAX_TEXT:
+            return f"{name}: {len(text)} characters - at most {MAX_TEXT}"
+    if intent.mode == "manual":
+        for name, high in (("tau", MAX_TAU), ("omega", MAX_OMEGA)):
+            value = getattr(intent, name)
+            if value is None or not 0 <= value <= high:
+                return f"{name}: {value} - manual needs a number from 0 to {high:g}"
+    if intent.mode != "auto":
+        if intent.expires_at is None:
+            return f"expires_at: missing - {intent.mode} must end by itself"
+        ahead_s = intent.expires_at - written_at
+        # A second of grace: the form counts from the click, the check from the write.
+        if not MIN_EXPIRY_S - 1 <= ahead_s <= MAX_EXPIRY_S + 1:
+            return (
+                f"expires_at: in {ahead_s / 60:.1f} min - must be within {MIN_EXPIRY_S / 60:g} min and {MAX_EXPIRY_S / 3600:g} h from now"
+            )
+    return None
+
+
 def token(deployment: str) -> str:
-    """A deployment's name as one NATS subject token and KV key part."""
-    return "".join(c if c.isalnum() or c in "-_" else f"={ord(c):02x}" for c in deployment)
+    """A deployment's name as one NATS subject token and KV key part: other bytes than A-Z a-z 0-9 - _ become =xx."""
+    return "".join(chr(b) if b < 128 and (chr(b).isalnum() or chr(b) in "-_") else f"={b:02x}" for b in deployment.encode())
+
+
+def name(part: str) -> str:
+    """The deployment or replica that `token` made this key part from."""
+    return unquote_to_bytes(part.replace("=", "%")).decode(errors="replace")
 
 
 def intent_key(deployment: str) -> str:
@@ -77,3 +130,11 @@ def target_key(deployment: str) -> str:
 
 def ack_key(deployment: str, replica: str) -> str:
     return f"{token(deployment)}.ack.{token(replica)}"
+
+
+def signals_subject(deployment: str) -> str:
+    return f"poascope.{token(deployment)}.signals"
+
+
+def decision_subject(deployment: str) -> str:
+    return f"poascope.{token(deployment)}.decision"

@@ -1,0 +1,333 @@
+"""The NATS KV bucket `poascope`: who wants what, who decided what, who did what. Used by the controller, the page and the command line.
+
+Nothing is cached: every answer is read from the bucket, so a restart, a reconnect or a second process changes nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig, RePublish
+from nats.js.errors import BucketNotFoundError, KeyWrongLastSequenceError, NotFoundError
+from nats.js.kv import KV_OP, KeyValue
+
+from controller.protocol import (
+    BUCKET,
+    STORED,
+    Ack,
+    Decision,
+    Intent,
+    Target,
+    ack_key,
+    complaint,
+    decision_subject,
+    intent_key,
+    name,
+    target_key,
+    token,
+)
+from poascope.errors import PoascopeError, Unreachable
+
+HISTORY = 64  # the most a KV bucket keeps of a key; an idempotency key is remembered that long
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[T]):
+    """A key as the bucket has it. `value` is None when it was never written, was deleted, or cannot be read (`problem` says why).
+
+    `revision` is what a writer must expect, 0 before the first write; `at` is when the bucket stored it (Unix s).
+    """
+
+    value: T | None = None
+    revision: int = 0
+    at: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """An intent that is in the bucket. `first` is False when the same idempotency key had already put it there."""
+
+    intent: Intent
+    revision: int
+    at: float
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a page shows of one deployment's control: wanted (intent, target) and acknowledged (one for each replica)."""
+
+    deployment: str
+    intent: Stored[Intent]
+    target: Stored[Target]
+    acks: dict[str, Stored[Ack]]
+
+
+class Refused(PoascopeError):
+    """An intent that was not taken. `overtaken_by` and `overtaken_at` (Unix s) say whose intent came first, where that is why."""
+
+    def __init__(self, why: str, overtaken_by: str | None = None, overtaken_at: float | None = None) -> None:
+        super().__init__(why)
+        self.overtaken_by, self.overtaken_at = overtaken_by, overtaken_at
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        raise Unreachable(f"NATS: {url} - {str(error) or type(error).__name__}") from error
+
+
+def _decode(kind: type[T], data: bytes | None, revision: int, at: float | None) -> Stored[T]:
+    try:
+        return Stored(msgspec.json.decode(data or b"", type=kind), revision, at)
+    except msgspec.DecodeError as error:
+        return Stored(None, revision, at, f"revision {revision} cannot be read: {error}")
+
+
+class Bus:
+    def __init__(self, client: Client, url: str) -> None:
+        self.client, self.url = client, url
+        self._js: JetStreamContext = client.jetstream(timeout=3)
+        self._kv: KeyValue | None = None
+        self._listeners: list[Callable[[str | None], None]] = []
+
+    async def _bucket(self) -> KeyValue:
+        """The bucket, made when it is missing (first use, or a server that came back without its store)."""
+        if self._kv is None:
+            republish = RePublish(src=f"$KV.{BUCKET}.>", dest=f"{STORED}.>")
+            try:
+                kv = await self._js.key_value(BUCKET)
+                config = (await kv.status()).stream_info.config
+                if config.republish is None:
+                    await self._js.update_stream(config, republish=republish.__dict__, max_msgs_per_subject=HISTORY)
+            except BucketNotFoundError:
+                kv = await self._js.create_key_value(KeyValueConfig(bucket=BUCKET, history=HISTORY, republish=republish))
+            self._kv = kv
+        return self._kv
+
+    async def _get(self, kind: type[T], key: str) -> Stored[T]:
+        await self._bucket()
+        try:
+            found = await self._js.get_msg(f"KV_{BUCKET}", subject=f"$KV.{BUCKET}.{key}")
+        except NotFoundError as error:
+            if error.err_code == 10059:  # the stream itself is gone
+                self._kv = None
+                raise
+            return Stored()
+        at = found.time.timestamp() if found.time else None
+        if (found.headers or {}).get(KV_OP):
+            return Stored(None, found.seq or 0, at)
+        return _decode(kind, found.data, found.seq or 0, at)
+
+    async def _history(self, key: str) -> list[Stored[Intent]]:
+        """All values the bucket still has of an intent's key, oldest first."""
+        found: list[Stored[Intent]] = []
+        sequence = 1
+        while True:
+            try:
+                entry = await self._js.get_msg(f"KV_{BUCKET}", seq=sequence, subject=f"$KV.{BUCKET}.{key}", next=True)
+            except NotFoundError:
+                return found
+            found.append(_decode(Intent, entry.data, entry.seq or 0, entry.time.timestamp() if entry.time else None))
+            sequence = (entry.seq or 0) + 1
+
+    async def put_intent(self, deployment: str, intent: Intent, now: float) -> Submitted:
+        """Write an intent if it is admissible, and nothing came between it and what its operator saw.
+
+        The same idempotency key again is the same intent: what the first one got is returned. Raises Refused (also published as
+        a refusal, for the audit trail) or Unreachable: then it may or may not have been written, so repeat it with the same key.
+        """
+        with _reaching(self.url):
+            try:
+                return await self._put_intent(deployment, intent, now)
+            except Refused as refused:
+                refusal = Decision(
+                    kind="refusal",
+                    at=now,
+                    actor=intent.operator,
+                    why=str(refused),
+                    mode=intent.mode,
+                    tau=intent.tau,
+                    omega=intent.omega,
+                    revision=intent.expected_revision,
+                )
+                await self.publish(deployment, refusal)
+                raise
+
+    async def _put_intent(self, deployment: str, intent: Intent, now: float) -> Submitted:
+        key = intent_key(deployment)
+        kv = await self._bucket()
+        earlier = await self._twin(key, intent)
+        if earlier:
+            return earlier
+        if why := complaint(intent, now):
+            raise Refused(why)
+        try:
+            revision = await kv.update(key, msgspec.json.encode(intent), last=intent.expected_revision)
+        except KeyWrongLastSequenceError:
+            # A double click: its twin may have won the race between the look and the write.
+            earlier = await self._twin(key, intent)
+            if earlier:
+                return earlier
+            other = await self._get(Intent, key)
+            if other.value is None:
+                raise Refused(
+                    f"expected_revision: {intent.expected_revision} - the intent is at {other.revision} now, look again"
+                ) from None
+            raise Refused(
+                f"expected_revision: {intent.expected_revision} - overtaken by {other.value.operator} ({other.value.mode}, "
+                f"revision {other.revision}), look again",
+                other.value.operator,
+                other.at,
+            ) from None
+        return Submitted(intent, revision, now, first=True)
+
+    async def _twin(self, key: str, intent: Intent) -> Submitted | None:
+        for entry in await self._history(key):
+            first = entry.value
+            if first and first.idempotency_key == intent.idempotency_key:
+                if (first.mode, first.tau, first.omega, first.operator) != (intent.mode, intent.tau, intent.omega, intent.operator):
+                    raise Refused(f"idempotency_key: {intent.idempotency_key} - was used for another intent (revision {entry.revision})")
+                return Submitted(first, entry.revision, entry.at or 0.0, first=False)
+        return None
+
+    async def intent(self, deployment: str) -> Stored[Intent]:
+        with _reaching(self.url):
+            return await self._get(Intent, intent_key(deployment))
+
+    async def target(self, deployment: str) -> Stored[Target]:
+        with _reaching(self.url):
+            return await self._get(Target, target_key(deployment))
+
+    async def ack(self, deployment: str, replica: str) -> Stored[Ack]:
+        with _reaching(self.url):
+            return await self._get(Ack, ack_key(deployment, replica))
+
+    async def put_target(self, deployment: str, target: Target, expected_revision: int) -> int | None:
+        """The new revision, or None when another controller wrote in between."""
+        with _reaching(self.url):
+            kv = await self._bucket()
+            try:
+                return await kv.update(target_key(deployment), msgspec.json.encode(target), last=expected_revision)
+            except KeyWrongLastSequenceError:
+                return None
+
+    async def put_ack(self, deployment: str, replica: str, ack: Ack) -> int:
+        with _reaching(self.url):
+            return await (await self._bucket()).put(ack_key(deployment, replica), msgspec.json.encode(ack))
+
+    async def publish(self, deployment: str, decision: Decision) -> None:
+        with _reaching(self.url):
+            await self.client.publish(decision_subject(deployment), msgspec.json.encode(decision))
+
+    async def _keys(self, pattern: str) -> list[str]:
+        await self._bucket()
+        info = await self._js.stream_info(f"KV_{BUCKET}", subjects_filter=f"$KV.{BUCKET}.{pattern}")
+        return sorted(subject.removeprefix(f"$KV.{BUCKET}.") for subject in (info.state.subjects or {}))
+
+    async def deployments(self) -> tuple[str, ...]:
+        """Deployments that have an intent or a target."""
+        with _reaching(self.url):
+            keys = await self._keys("*.*")
+        return tuple(sorted({name(key.split(".")[0]) for key in keys}))
+
+    async def state(self, deployment: str) -> State:
+        with _reaching(self.url):
+            replicas = [name(key.split(".")[2]) for key in await self._keys(f"{token(deployment)}.ack.*")]
+        acks = {replica: await self.ack(deployment, replica) for replica in replicas}
+        return State(deployment, await self.intent(deployment), await self.target(deployment), acks)
+
+    async def watch(self) -> AsyncIterator[frozenset[str] | None]:
+        """The keys that changed since the last turn, or None when any may have: at the start and after each reconnect.
+
+        Only a wake-up: read the bucket for what is there now. Ends when the bus is closed.
+        """
+        changed: set[str | None] = {None}
+        woken = asyncio.Event()
+        woken.set()
+
+        def note(key: str | None) -> None:
+            changed.add(key)
+            woken.set()
+
+        async def hear(message: Msg) -> None:
+            note(message.subject.removeprefix(f"{STORED}."))
+
+        with _reaching(self.url):
+            heard = await self.client.subscribe(f"{STORED}.>", cb=hear)
+        self._listeners.append(note)
+        try:
+            while not self.client.is_closed:
+                await woken.wait()
+                woken.clear()
+                keys, everything = frozenset(key for key in changed if key), None in changed
+                changed.clear()
+                yield None if everything else keys
+        finally:
+            self._listeners.remove(note)
+            if not self.client.is_closed:
+                await heard.unsubscribe()
+
+    def _again(self) -> None:
+        self._kv = None
+        for note in self._listeners:
+            note(None)
+
+
+@asynccontextmanager
+async def connect(url: str, credentials: str = "", *, patient: bool = False) -> AsyncIterator[Bus]:
+    """A connection to the bucket. Patient: waits for the server for ever and reconnects; else Unreachable at once.
+
+    While the server is away writes fail instead of waiting in a buffer: an intent that comes through minutes later is a surprise.
+    """
+    client = Client()
+    bus: Bus | None = None
+
+    async def again() -> None:
+        if bus:
+            bus._again()
+
+    async def quiet(_: Exception) -> None:
+        return None
+
+    with _reaching(url):
+        await client.connect(
+            url,
+            name="poascope",
+            user_credentials=credentials or None,
+            allow_reconnect=patient,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=1,
+            connect_timeout=3,
+            pending_size=0,
+            reconnected_cb=again,
+            error_cb=quiet,
+        )
+    bus = Bus(client, url)
+    try:
+        yield bus
+    finally:
+        with _reaching(url):
+            await client.close()
+
+
+def call(url: str, credentials: str, ask: Callable[[Bus], Awaitable[T]]) -> T:
+    """Ask the bucket one thing from code that is not async: connects, asks, closes (some 10 ms). Raises what `ask` does, or Unreachable."""
+
+    async def once() -> T:
+        async with connect(url, credentials) as bus:
+            return await ask(bus)
+
+    return asyncio.run(once())
