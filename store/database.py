@@ -1,0 +1,107 @@
+"""One process owns the file: one writer, and a cursor for each reader in that same process."""
+
+import os
+import re
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import duckdb
+import pyarrow as pa
+
+from poascope.errors import PoascopeError
+from store.migrations import check, migrate, migrations
+
+MEMORY_LIMIT = "512MB"
+_OWNER = re.compile(r"\(PID (\d+)\)")
+# No extension is ever fetched: a query must not wait for, or depend on, the network.
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {"autoinstall_known_extensions": False}
+
+
+class Store:
+    """Rows in by `append`, rows out by `cursor`; both may be called from any thread.
+
+    A SIGKILL or a full disk costs at most the append under way: DuckDB replays its log on the next open.
+    """
+
+    def __init__(self, path: str, read_only: bool, connection: duckdb.DuckDBPyConnection, memory_limit: str) -> None:
+        self.path, self.read_only = path, read_only
+        self._connection, self._memory_limit = connection, memory_limit
+        self._writing = threading.Lock()
+
+    @classmethod
+    def open(cls, path: str | Path, read_only: bool = False, memory_limit: str = MEMORY_LIMIT) -> "Store":
+        """Open the file, and bring its schema up to date unless read-only. `:memory:` is a store that nobody keeps.
+
+        Raises PoascopeError: another process owns it (named by its pid), it is from a newer version, or is no store.
+        """
+        name = str(path)
+        if read_only and name != ":memory:" and not Path(name).is_file():
+            raise PoascopeError(f"store: {name} - no such file; `poascope collect` or `poascope import` makes one")
+        connection = _connect(name, read_only, memory_limit)
+        try:
+            if read_only:
+                missing = check(connection, name, migrations())
+                if missing:
+                    raise PoascopeError(
+                        f"store: {name} - lacks {missing[0].name}; open it once with `poascope collect` to bring it up to date"
+                    )
+            else:
+                migrate(connection, name)
+        except Exception:
+            connection.close()
+            raise
+        return cls(name, read_only, connection, memory_limit)
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        """Add the rows in one transaction; columns go by name, those left out are NULL. Raises PoascopeError, then none were added."""
+        if not rows.num_rows:
+            return
+        with self._writing:
+            cursor = self._connection.cursor()
+            try:
+                cursor.register("incoming", rows)
+                names = ", ".join(f'"{column}"' for column in rows.column_names)
+                cursor.execute(f'INSERT INTO "{table}" ({names}) SELECT {names} FROM incoming')
+            except duckdb.Error as error:
+                if isinstance(error, duckdb.FatalException):
+                    self._reopen()
+                raise PoascopeError(f"store: {self.path} - {rows.num_rows} rows of {table} not written ({_first_line(error)})") from error
+            finally:
+                cursor.close()
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A reader of its own; close it after use."""
+        return self._connection.cursor()
+
+    def close(self) -> None:
+        with self._writing:
+            self._connection.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _reopen(self) -> None:
+        # After a fatal error (a checkpoint on a full disk) DuckDB refuses everything until the file is opened again.
+        self._connection.close()
+        self._connection = _connect(self.path, self.read_only, self._memory_limit)
+
+
+def _connect(path: str, read_only: bool, memory_limit: str) -> duckdb.DuckDBPyConnection:
+    try:
+        return duckdb.connect(path, read_only=read_only, config={**_CONFIG, "memory_limit": memory_limit})
+    except duckdb.Error as error:
+        owner = _OWNER.search(str(error))
+        if owner and int(owner[1]) != os.getpid():
+            raise PoascopeError(
+                f"store: {path} - in use by pid {owner[1]}, and only one process can open it; "
+                "ask that one over HTTP (--url http://127.0.0.1:8600), stop it, or name another file (--store)"
+            ) from error
+        raise PoascopeError(f"store: {path} - cannot be opened ({_first_line(error)})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
