@@ -9,7 +9,7 @@ import collectors.verbs
 import controller.verbs
 import queries.verbs
 import testbed.verbs
-from poascope import __version__, run
+from poascope import __version__, demo, run
 from poascope.errors import PoascopeError
 from poascope.verbs import complain
 
@@ -32,6 +32,7 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 for package in (collectors, controller, app, queries, testbed):
     package.verbs.register(cli)
 run.register(cli)
+demo.register(cli)
 
 
 def main() -> None:

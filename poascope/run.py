@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -25,10 +26,10 @@ PR_SET_PDEATHSIG = 1
 
 
 class ChildFailed(PoascopeError):
-    """A child ended while starting; its own message is already on the screen."""
+    """A child ended while starting; what it said itself is in `said_in`."""
 
-    def __init__(self, name: str, code: int) -> None:
-        super().__init__(f"{name}: ended with {code} while starting - its message is above")
+    def __init__(self, name: str, code: int, said_in: str) -> None:
+        super().__init__(f"{name}: ended with {code} while starting - see {said_in}")
         self.exit_code = code if code > 0 else 1
 
 
@@ -36,11 +37,23 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def start(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """`poascope ARGS` as a child that a kill -9 of its parent takes along. Ctrl-C reaches it only through the parent."""
+def start(args: Sequence[str], env: Mapping[str, str], log: Path | None = None) -> subprocess.Popen[bytes]:
+    """`poascope ARGS` as a child that a kill -9 of its parent takes along. Ctrl-C reaches it only through the parent.
+
+    `log`: the file its output is appended to; without one it shares the parent's.
+    """
     command = [sys.executable, "-m", "poascope", *args]
     dies = _die_with_parent if sys.platform == "linux" else None
-    return subprocess.Popen(command, env={**os.environ, **env}, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=dies)
+    with log.open("ab") if log else nullcontext() as output:
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=dies,
+        )
 
 
 @dataclass(slots=True)
@@ -55,13 +68,16 @@ class Child:
 class Children:
     """The processes of `up`: started together, restarted alone, stopped together."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self.env = env
+    def __init__(self, env: Mapping[str, str], logs: Path | None = None) -> None:
+        self.env, self.logs = env, logs
         self.children: list[Child] = []
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        return start([name], self.env, self.logs / f"{name}.log" if self.logs else None)
 
     def __enter__(self) -> "Children":
         for name in VERBS:
-            self.children.append(Child(name, start([name], self.env), time.monotonic()))
+            self.children.append(Child(name, self._start(name), time.monotonic()))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,12 +101,12 @@ class Children:
                 continue
             if child.again_at is None:
                 if code == 2 or (child.restarts == 0 and now - child.started < SETTLED_S):
-                    raise ChildFailed(child.name, code)
+                    raise ChildFailed(child.name, code, str(self.logs / f"{child.name}.log") if self.logs else "its message above")
                 wait_s = BACK_OFF_S[min(child.restarts, len(BACK_OFF_S) - 1)]
                 typer.echo(f"poascope: {child.name} ended with {code} - starting it again in {wait_s:.0f} s", err=True)
                 child.again_at = now + wait_s
             elif now >= child.again_at:
-                child.process, child.started, child.again_at = start([child.name], self.env), now, None
+                child.process, child.started, child.again_at = self._start(child.name), now, None
                 child.restarts += 1
 
 

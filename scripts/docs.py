@@ -44,9 +44,8 @@ def _verb(command: Any, name: str, above: list[str]) -> str:
         return "".join(_verb(inner, inner_name, path) for inner_name, inner in sorted(command.commands.items()))
     usage = " ".join(["poascope", *path, *(_argument(p) for p in command.params if p.param_type_name == "argument")])
     lines = [f"\n## `{usage}`\n", (command.help or "").strip(), ""]
-    for p in command.params:
-        if p.param_type_name == "option" and p.name not in ("help", "config"):
-            lines.append(f"- `{' '.join([*p.opts, *p.secondary_opts])}` {(p.help or '').strip()}".rstrip())
+    options = [p for p in command.params if p.param_type_name == "option" and p.name not in ("help", "config")]
+    lines += [f"- `{' '.join([*p.opts, *p.secondary_opts])}` {(p.help or '').strip()}".rstrip() for p in options]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -1,0 +1,88 @@
+"""`poascope demo`: a real Dynamo on mockers, poascope watching it, and a load spike that passes the knee again and again."""
+
+import os
+import signal
+import sys
+import time
+import webbrowser
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import typer
+
+from poascope.errors import PoascopeError
+from poascope.run import Children, environment, interrupt, start
+from poascope.settings import Settings, load
+from poascope.verbs import verb
+
+READY_TIMEOUT_S = 60.0
+
+
+def demo(
+    settings: Settings,
+    config: Path | None,
+    dynamo: Annotated[str, typer.Option(help="Dynamo version: 0.9.0, 1.4.2 or 1.6.1.")] = "0.9.0",
+    scenario: Annotated[str, typer.Option(help="Load scenario, repeated until Ctrl-C.")] = "spike",
+    port_base: Annotated[int | None, typer.Option(help="Shift every port into the 200 that start here.")] = None,
+    dir: Annotated[Path, typer.Option("--dir", help="State dir of the cluster, its logs and the store.")] = Path(".testbed"),
+) -> None:
+    """Real Dynamo without GPUs, a load spike, and the dashboard on it. Ctrl-C ends everything."""
+    from testbed.cluster import Cluster
+    from testbed.keeper import Spec
+
+    signal.signal(signal.SIGTERM, interrupt)
+    typer.echo(f"demo: starting Dynamo {dynamo} on mockers in {dir} (the first time it is downloaded)")
+    cluster = Cluster.up(dir, Spec(dynamo=dynamo, port_base=port_base), leashed=True, tell=lambda line: typer.echo(f"demo: {line}"))
+    try:
+        file = dir / "poascope.toml"
+        ours = replace(
+            load(file, env={}), store=str(dir.resolve() / "demo.duckdb"), dash_host=settings.dash_host, dash_token=settings.dash_token
+        )
+        if port_base is None:
+            ours = replace(ours, api_port=settings.api_port, dash_port=settings.dash_port)
+        else:
+            ours = replace(ours, api_port=port_base + 60, dash_port=port_base + 50)
+        with Children(environment(ours, file), logs=dir) as children:
+            _watch(children, ours, scenario, dir)
+    finally:
+        typer.echo(f"demo: {cluster.down()}")
+
+
+def _watch(children: Children, settings: Settings, scenario: str, dir: Path) -> None:
+    url = f"http://{settings.dash_host}:{settings.dash_port}"
+    _wait_until_up(children, f"{url}/_stcore/health")
+    typer.secho(f"demo: {url} - the dashboard; logs in {dir}; Ctrl-C ends everything", bold=True)
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(url)
+    while True:
+        load_process = start(["testbed", "load", scenario, "--dir", str(dir)], {})
+        try:
+            while load_process.poll() is None:
+                children.check(time.monotonic())
+                time.sleep(0.5)
+        finally:
+            load_process.terminate()
+            load_process.wait()
+        if load_process.returncode == 2:
+            raise PoascopeError(f"demo: {scenario} - the load did not start; its message is above")
+        time.sleep(2)
+
+
+def _wait_until_up(children: Children, url: str) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        children.check(time.monotonic())
+        try:
+            if httpx.get(url, timeout=1).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass  # not listening yet
+        time.sleep(0.2)
+    raise PoascopeError(f"demo: {url} - does not answer after {READY_TIMEOUT_S:.0f} s; see the logs")
+
+
+def register(cli: typer.Typer) -> None:
+    """Add this module's verb to the command line."""
+    cli.command("demo")(verb("api_port", "dash_host", "dash_port", "dash_token")(demo))
