@@ -1,4 +1,4 @@
-"""Rows as text. u64 are decimal digits in full, times ISO-8601 with Z, NULL is nothing; equal rows give equal bytes."""
+"""Rows on their way out. In text u64 are decimal digits in full, times ISO-8601 with Z, NULL is nothing; equal rows give equal bytes."""
 
 import csv
 import io
@@ -11,6 +11,18 @@ import pyarrow as pa
 import pyarrow.types as types
 
 _json = msgspec.json.Encoder()
+
+
+def arrow_chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """The Arrow IPC stream format, a chunk a batch."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            yield sink.getvalue()
+            sink.seek(0)
+            sink.truncate()
+    yield sink.getvalue()
 
 
 def csv_chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:

@@ -1,5 +1,121 @@
+"""`query` and `export`: a closed file is opened, a running collector is asked over HTTP."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from poascope.errors import Misconfigured
+from poascope.settings import Settings
+from poascope.verbs import verb
+
+SECRETS = ("api_token", "dash_token", "nats_credentials")
+StoreFile = Annotated[str | None, typer.Option("--store", help="A store that no process has open, or a bundle.")]
+Url = Annotated[str | None, typer.Option("--url", help="A running collector, as http://127.0.0.1:8600.")]
 
 
 def register(cli: typer.Typer) -> None:
     """Add this package's verbs to the command line."""
+    cli.command("query")(verb("api_token")(query))
+    cli.command("export")(verb("api_token")(export))
+
+
+def query(
+    settings: Settings,
+    name: Annotated[str, typer.Argument(help="A file in queries/sql: signals, requests, deployments, gaps, ...", show_default=False)],
+    store: StoreFile = None,
+    url: Url = None,
+    param: Annotated[list[str] | None, typer.Option("--param", help="k=v; may be given again.")] = None,
+    format: Annotated[str, typer.Option("--format", help="csv or json.")] = "csv",
+) -> None:
+    """Print the rows of a named query; u64 in full, times in UTC, equal stores give equal bytes."""
+    one_of(store, url)
+    if format not in ("csv", "json"):
+        raise Misconfigured(f"format: {format} - must be csv or json")
+    given: dict[str, str] = {}
+    for pair in param or ():
+        key, equals, value = pair.partition("=")
+        if not equals or key in given:
+            raise Misconfigured(f"param: {pair} - " + ("given twice" if equals else "must be k=v"))
+        given[key] = value
+    out = sys.stdout.buffer
+    if url:
+        from queries.remote import ask
+
+        with ask(url, settings.api_token, name, given, format) as response:
+            for chunk in response.iter_bytes():
+                out.write(chunk)
+    elif store:
+        from queries import named
+        from queries.render import csv_chunks, json_chunks
+        from store import Store
+
+        with Store.open(store, read_only=True) as file, file.cursor() as cursor:
+            rows = named.read(cursor, name, given)
+            for chunk in (csv_chunks if format == "csv" else json_chunks)(rows.schema, rows):
+                out.write(chunk)
+    if format == "json":
+        out.write(b"\n")
+    out.flush()
+
+
+def export(
+    settings: Settings,
+    out: Annotated[Path, typer.Option("--out", help="The bundle to write: one DuckDB file.", show_default=False)],
+    store: StoreFile = None,
+    url: Url = None,
+    from_: Annotated[str | None, typer.Option("--from", help="ISO-8601 (UTC) or Unix seconds; default: the beginning.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="ISO-8601 (UTC) or Unix seconds; default: the end.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows and checksums as JSON.")] = False,
+) -> None:
+    """Write a slice of every table, with a manifest of versions, settings and checksums, into one file that opens like a store."""
+    import json
+    import platform
+    from collections.abc import Iterator
+    from contextlib import contextmanager
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
+    import duckdb
+    import pyarrow as pa
+
+    from poascope import __version__
+    from queries import named, remote
+    from queries.bundle import write_bundle
+    from store import Store
+    from store.migrations import migrations
+
+    one_of(store, url)
+    span = {key: value for key, value in {"from": from_, "to": to}.items() if value is not None}
+    named.bind(named.catalogue()["gaps"], span)
+    about: dict[str, object] = {
+        "poascope": __version__,
+        "schema": migrations()[-1].name,
+        "python": platform.python_version(),
+        "duckdb": duckdb.__version__,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": url or store,
+        "span": span,
+        "settings": {key: value for key, value in asdict(settings).items() if key not in SECRETS},
+    }
+    if url:
+        tables = write_bundle(out, lambda name: remote.read(url, settings.api_token, name, span), about)
+    else:
+        with Store.open(str(store), read_only=True) as file:
+
+            @contextmanager
+            def rows(name: str) -> Iterator[pa.RecordBatchReader]:
+                with file.cursor() as cursor:
+                    yield named.read(cursor, name, span)
+
+            tables = write_bundle(out, rows, about)
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), "tables": tables}))
+    else:
+        typer.echo(f"{out}: " + ", ".join(f"{about['rows']} {name}" for name, about in tables.items()))
+
+
+def one_of(store: str | None, url: str | None) -> None:
+    if (store is None) == (url is None):
+        raise Misconfigured("source: give --store FILE (closed) or --url URL (a running collector), one of the two")

@@ -1,0 +1,203 @@
+"""The read API: named queries over the collector's own store, and what the collector says of itself."""
+
+import asyncio
+import ipaddress
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any
+
+import duckdb
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from poascope.errors import Misconfigured, PoascopeError
+from queries import named
+from queries.render import arrow_chunks, csv_chunks, json_chunks
+from store import Store
+
+THREADS = 8
+ANSWER_WITHIN_S = 30.0
+SENT_WITHIN_S = 300.0
+FORMS = {
+    "arrow": ("application/vnd.apache.arrow.stream", arrow_chunks),
+    "json": ("application/json", json_chunks),
+    "csv": ("text/csv; charset=utf-8", csv_chunks),
+}
+
+
+def application(
+    store: Store, readiness: Callable[[], Mapping[str, Any]], counters: Callable[[], Mapping[str, float]], token: str = ""
+) -> Starlette:
+    """Routes /query/{name}, /query, /healthz, /readyz, /metrics. `readiness`: the body of /readyz; `counters`: the samples of /metrics."""
+    queries = Queries(store)
+    registry = CollectorRegistry()
+    registry.register(_Own(counters))
+
+    def guarded(handle: Callable[[Request], Response | Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def check(request: Request) -> Response:
+            given = request.headers.get("authorization", "")
+            if token and not secrets.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode()):
+                return _error(401, "api_token: missing or wrong - send it as `Authorization: Bearer TOKEN`")
+            answer = handle(request)
+            return answer if isinstance(answer, Response) else await answer
+
+        return check
+
+    def readyz(request: Request) -> Response:
+        body = readiness()
+        return Response(msgspec.json.encode(body), 200 if body["ready"] else 503, media_type="application/json")
+
+    return Starlette(
+        routes=[
+            Route("/query/{name}", guarded(queries.answer)),
+            Route("/query", guarded(lambda request: Response(msgspec.json.encode(_catalogue()), media_type="application/json"))),
+            Route("/healthz", lambda request: JSONResponse({"status": "ok"})),
+            Route("/readyz", guarded(readyz)),
+            Route("/metrics", guarded(lambda request: Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST))),
+        ]
+    )
+
+
+class Queries:
+    """Runs queries on threads with a cursor each, streams their rows, and bounds how many, how long and how much at once."""
+
+    def __init__(
+        self, store: Store, threads: int = THREADS, answer_within_s: float = ANSWER_WITHIN_S, sent_within_s: float = SENT_WITHIN_S
+    ):
+        self._store, self._answer_within_s, self._sent_within_s = store, answer_within_s, sent_within_s
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="query")
+        self._open = asyncio.Semaphore(threads)
+
+    async def answer(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in named.catalogue():
+            return _error(404, f"query: {name} - no such query; known: {', '.join(named.catalogue())}")
+        pairs = request.query_params.multi_items()
+        given = dict(pairs)
+        if len(given) < len(pairs):
+            return _error(400, f"query {name}: a parameter is given twice")
+        form = given.pop("format", None) or _accepted(request.headers.get("accept", ""))
+        if form not in FORMS:
+            return _error(400, f"format: {form} - must be one of {', '.join(FORMS)}")
+        try:
+            named.bind(named.catalogue()[name], given)
+            await asyncio.wait_for(self._open.acquire(), self._answer_within_s)
+        except Misconfigured as error:
+            return _error(400, str(error))
+        except TimeoutError:
+            return _error(503, f"query {name}: {THREADS} queries are open already - try again")
+        cursor = self._store.cursor()
+        try:
+            return await self._start(name, given, form, cursor)
+        except BaseException:
+            self._close(cursor)
+            raise
+
+    async def _start(self, name: str, given: Mapping[str, str], form: str, cursor: duckdb.DuckDBPyConnection) -> Response:
+        media_type, chunks = FORMS[form]
+
+        def begin() -> tuple[Iterator[bytes], bytes]:
+            rows = named.read(cursor, name, given)
+            # The first batch comes after the sort: with it in hand, what can fail has failed before the status line is sent.
+            pieces = chunks(rows.schema, chain([batch for batch in [next(rows, None)] if batch is not None], rows))
+            return pieces, next(pieces)
+
+        loop = asyncio.get_running_loop()
+        begun = loop.run_in_executor(self._pool, begin)
+        try:
+            pieces, first = await asyncio.wait_for(asyncio.shield(begun), self._answer_within_s)
+        except TimeoutError:
+            cursor.interrupt()
+            await asyncio.wait([begun])
+            begun.exception()
+            self._close(cursor)
+            return _error(
+                503, f"query {name}: took longer than {self._answer_within_s:g} s - narrow `from` and `to`, or use a larger `step_s`"
+            )
+        except duckdb.Error as error:
+            self._close(cursor)
+            return _error(503, f"query {name}: {str(error).splitlines()[0]}")
+
+        async def body() -> AsyncIterator[bytes]:
+            piece: bytes | None = first
+            while piece is not None:
+                yield piece
+                piece = await loop.run_in_executor(self._pool, next, pieces, None)
+
+        return _Rows(body(), media_type, self._sent_within_s, lambda: self._close(cursor))
+
+    def _close(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        cursor.close()
+        self._open.release()
+
+
+class _Rows(StreamingResponse):
+    """A stream that gives its cursor back however it ends; a reader that stops reading is cut off."""
+
+    def __init__(self, body: AsyncIterator[bytes], media_type: str, within_s: float, close: Callable[[], None]) -> None:
+        super().__init__(body, media_type=media_type)
+        self._within_s, self._close = within_s, close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._within_s):
+                await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+class _Own:
+    """Samples of /metrics: a name that ends in _total is a counter, any other a gauge."""
+
+    def __init__(self, counters: Callable[[], Mapping[str, float]]) -> None:
+        self._counters = counters
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("poascope_up", "The collector runs.", value=1)
+        for name, value in sorted(self._counters().items()):
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(f"poascope_{name}", name.replace("_", " "), value=value)
+
+
+def listen(host: str, port: int, token: str) -> socket.socket:
+    """A bound socket for the API. Raises Misconfigured off loopback without a token, PoascopeError when the port is taken."""
+    if not token and not _loopback(host):
+        raise Misconfigured(f"api_host: {host} - not loopback, so anyone there could read; set api_token (POASCOPE_API_TOKEN) as well")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise PoascopeError(f"api_port: {host}:{port} - {error.strerror}; choose another with --api-port") from error
+    return listener
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _accepted(accept: str) -> str:
+    return "json" if "application/json" in accept else "csv" if "text/csv" in accept else "arrow"
+
+
+def _error(status: int, says: str) -> Response:
+    return JSONResponse({"error": says}, status)
+
+
+def _catalogue() -> Mapping[str, Any]:
+    return {name: {"purpose": query.purpose, "parameters": query.parameters} for name, query in named.catalogue().items()}

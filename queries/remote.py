@@ -1,0 +1,49 @@
+"""Named queries asked of a running collector over HTTP."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import httpx
+import pyarrow as pa
+
+from poascope.errors import Misconfigured, PoascopeError, Unreachable
+
+TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+
+
+@contextmanager
+def ask(url: str, token: str, name: str, given: Mapping[str, str], form: str) -> Iterator[httpx.Response]:
+    """The open response of `GET /query/{name}`, to be read in pieces. Raises Misconfigured, Unreachable or PoascopeError."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        target = httpx.URL(url.rstrip("/") + "/query/" + name)
+        with httpx.stream("GET", target, params={**given, "format": form}, headers=headers, timeout=TIMEOUT) as response:
+            if response.status_code != 200:
+                raise _refusal(url, response)
+            yield response
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise Misconfigured(f"url: {url} - not an HTTP address of a collector ({error})") from error
+    except httpx.TransportError as error:
+        raise Unreachable(f"url: {url} - no answer ({error or type(error).__name__}); is `poascope collect` running there?") from error
+
+
+@contextmanager
+def read(url: str, token: str, name: str, given: Mapping[str, str]) -> Iterator[pa.RecordBatchReader]:
+    """Rows of the query in batches. They pass through a temporary file, so that memory stays bounded."""
+    with tempfile.TemporaryFile() as file:
+        with ask(url, token, name, given, "arrow") as response:
+            for chunk in response.iter_bytes():
+                file.write(chunk)
+        file.seek(0)
+        with pa.ipc.open_stream(file) as reader:
+            yield reader
+
+
+def _refusal(url: str, response: httpx.Response) -> PoascopeError:
+    response.read()
+    try:
+        says = str(response.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return PoascopeError(f"url: {url} - answered {response.status_code}, not as a collector does")
+    return Misconfigured(says) if response.status_code < 500 else PoascopeError(f"url: {url} - {says}")
