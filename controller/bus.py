@@ -249,6 +249,15 @@ class Bus:
         acks = {replica: await self.ack(deployment, replica) for replica in replicas}
         return State(deployment, await self.intent(deployment), await self.target(deployment), acks)
 
+    async def hear(self, subject: str, note: Callable[[Msg], None]) -> None:
+        """Call `note` for each message on a core subject, until the bus is closed."""
+
+        async def hear(message: Msg) -> None:
+            note(message)
+
+        with _reaching(self.url):
+            await self.client.subscribe(subject, cb=hear)
+
     async def watch(self) -> AsyncIterator[frozenset[str] | None]:
         """The keys that changed since the last turn, or None when any may have: at the start and after each reconnect.
 

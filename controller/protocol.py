@@ -3,7 +3,7 @@
 `<deployment>.intent` is written by the page and the command line only, `.target` by the controller only,
 `.ack.<replica>` by each gateway or router. `revision` is the bucket's, never in the payload.
 
-The bucket repeats every value that it has stored on `poascope.kv.<key>`, with its revision in the header `Nats-Sequence`.
+The bucket repeats every value that it has stored on `poascope-kv.<key>`, with its revision in the header `Nats-Sequence`.
 A plain subscription to `$KV.poascope.>` also sees writes that the bucket then refuses (two operators in the same instant).
 """
 
@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 BUCKET = "poascope"
-STORED = "poascope.kv"
+STORED = "poascope-kv"
 REVISION_HEADER = "Nats-Sequence"
 MIN_EXPIRY_S, MAX_EXPIRY_S = 300.0, 8 * 3600.0
 # τ divides costs counted in KV blocks and ω multiplies them: past 10 the choice is even, or blind to load; more changes nothing.
@@ -85,8 +85,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     revision: int | None = None
 
 
-def complaint(intent: Intent, written_at: float) -> str | None:
-    """Why this intent, written at `written_at` (Unix s), is not admissible; None when it is."""
+def complaint(intent: Intent, written_at: float, slack_s: float = 1.0) -> str | None:
+    """Why this intent, written at `written_at` (Unix s), is not admissible; None when it is. `slack_s`: how far clocks may differ."""
     for name in ("reason", "operator", "idempotency_key"):
         text = getattr(intent, name)
         if not text.strip():
@@ -102,8 +102,7 @@ def complaint(intent: Intent, written_at: float) -> str | None:
         if intent.expires_at is None:
             return f"expires_at: missing - {intent.mode} must end by itself"
         ahead_s = intent.expires_at - written_at
-        # A second of grace: the form counts from the click, the check from the write.
-        if not MIN_EXPIRY_S - 1 <= ahead_s <= MAX_EXPIRY_S + 1:
+        if not MIN_EXPIRY_S - slack_s <= ahead_s <= MAX_EXPIRY_S + slack_s:
             return (
                 f"expires_at: in {ahead_s / 60:.1f} min - must be within {MIN_EXPIRY_S / 60:g} min and {MAX_EXPIRY_S / 3600:g} h from now"
             )

@@ -1,0 +1,190 @@
+"""The gateway actuator: a target's (τ, ω) → the frontend with exactly these → Caddy sends new requests there.
+
+Streams that are open stay on the frontend where they began; Caddy drains them.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import httpx
+
+from controller.bus import Bus, Stored
+from controller.loop import Ear
+from controller.protocol import REGIMES, Ack, Target
+from poascope.errors import Misconfigured, PoascopeError, Unreachable
+from poascope.settings import Profile
+
+log = logging.getLogger("poascope.gateway")
+
+REPLICA = "gateway"
+HANDLER_ID = "poascope-gateway"
+INTERVAL_S = 2.0
+GRACE_S = 15.0  # for the controller to end an override itself
+
+
+def profile_for(profiles: tuple[Profile, ...], tau: float, omega: float) -> Profile:
+    """The frontend with exactly these parameters. Raises PoascopeError naming those that exist."""
+    for profile in profiles:
+        if (profile.tau, profile.omega) == (tau, omega):
+            return profile
+    known = ", ".join(f"{p.name} (τ {p.tau:g}, ω {p.omega:g})" for p in profiles)
+    raise PoascopeError(f"profile: τ {tau:g}, ω {omega:g} - no frontend behind the gateway has these; there are {known}")
+
+
+def dial(profile: Profile) -> str:
+    """The profile's address as Caddy writes it: host:port."""
+    parts = urlsplit(profile.url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise Misconfigured(f"profiles: {profile.url} - must be http://host:port")
+    return f"{parts.netloc}" if parts.port else f"{parts.netloc}:80"
+
+
+class Gateway:
+    """Caddy's admin API, for the one handler that has our id."""
+
+    def __init__(self, admin_url: str, profiles: tuple[Profile, ...], client: httpx.AsyncClient) -> None:
+        if not profiles:
+            raise Misconfigured("profiles: none - the gateway needs [[profiles]] with name, tau, omega and url in poascope.toml")
+        self.url, self.profiles, self.client = f"{admin_url.rstrip('/')}/id/{HANDLER_ID}/upstreams", profiles, client
+        self._dials = {dial(profile): profile for profile in profiles}
+
+    async def _ask(self, method: str, upstreams: list[dict[str, str]] | None = None) -> object:
+        try:
+            response = await self.client.request(method, self.url, json=upstreams)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"gateway: {self.url} - {str(error) or type(error).__name__}; is Caddy running?") from error
+        if response.is_error:
+            raise PoascopeError(f"gateway: {self.url} - {response.status_code} {response.text.strip()[:200]}")
+        return response.json() if response.content else None
+
+    async def in_force(self) -> Profile | None:
+        """Where Caddy sends new requests now; None when that is not exactly one of the profiles."""
+        match await self._ask("GET"):
+            case [{"dial": str(address)}]:
+                return self._dials.get(address)
+        return None
+
+    async def move(self, profile: Profile) -> None:
+        """Send new requests to this profile, and see that Caddy has it."""
+        await self._ask("PATCH", [{"dial": dial(profile)}])
+        if await self.in_force() != profile:
+            raise PoascopeError(
+                f"gateway: {profile.name} - Caddy took the change but does not show it; does something else write its config?"
+            )
+
+
+class Actuator:
+    """Keeps the gateway at the target of its deployment, and acknowledges what Caddy really does.
+
+    A gateway stands before one deployment: the one named in `namespaces`, else the one that is heard, else the one it last served.
+    When that is several it acts for none of them and says so.
+    """
+
+    def __init__(self, bus: Bus, ear: Ear, gateway: Gateway, clock: Callable[[], float] = time.time) -> None:
+        self.bus, self.ear, self.gateway, self.clock = bus, ear, gateway, clock
+        self._turn = asyncio.Lock()
+        self._served: str | None = None
+        self._target: Stored[Target] = Stored()
+        self._acked: dict[str, Ack] = {}
+        self._away = False
+
+    async def run(self) -> None:
+        """Until cancelled. Without NATS the last target stays applied until it expires."""
+        if not self.ear.namespaces:
+            await asyncio.sleep(2.5)  # two pulses: hear who else is there before acting for the first
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._on_change())
+            tasks.create_task(self._on_time())
+
+    async def _on_change(self) -> None:
+        async for keys in self.bus.watch():
+            if keys is None or any(key.endswith(".target") for key in keys):
+                await self.turn()
+
+    async def _on_time(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Look at the target, make the gateway so, acknowledge."""
+        async with self._turn:
+            try:
+                candidates = await self._candidates()
+                if len(candidates) == 1:
+                    self._served, self._target = candidates[0], await self.bus.target(candidates[0])
+                elif candidates and not self._left_over():
+                    self._served = None
+                    await self._refuse(candidates)
+                self._away = False
+            except Unreachable as error:
+                if not self._away:
+                    log.warning("%s; the gateway stays as it is", error)
+                self._away = True
+            if self._served:
+                await self._settle(self._served, self._target)
+
+    def _left_over(self) -> bool:
+        """An override that we applied is past its end, and its controller has not ended it."""
+        ends = self._target.value and self._target.value.expires_at
+        return bool(self._served and ends and self.clock() > ends + GRACE_S)
+
+    async def _candidates(self) -> tuple[str, ...]:
+        if self.ear.namespaces or self.ear.heard():
+            return self.ear.namespaces or self.ear.heard()
+        known = await self.bus.deployments()
+        acks = {deployment: await self.bus.ack(deployment, REPLICA) for deployment in known}
+        served = {ack.revision: deployment for deployment, ack in acks.items() if ack.value and not ack.value.error}
+        return (served[max(served)],) if served else known[:1] if len(known) == 1 else ()
+
+    async def _refuse(self, deployments: tuple[str, ...]) -> None:
+        error = f"gateway: {len(deployments)} deployments ({', '.join(deployments)}) - name the one behind it in namespaces"
+        for deployment in deployments:
+            target = await self.bus.target(deployment)
+            await self._acknowledge(
+                deployment, Ack(tau=None, omega=None, applied_at=self.clock(), target_revision=target.revision, error=error)
+            )
+
+    async def _settle(self, deployment: str, stored: Stored[Target]) -> None:
+        target, moved, late = stored.value, False, None
+        now_there: Profile | None = None
+        try:
+            now_there = await self.gateway.in_force()
+            if target:
+                wanted = profile_for(self.gateway.profiles, target.tau, target.omega)
+                if self._left_over():
+                    wanted = profile_for(self.gateway.profiles, *REGIMES["below"])
+                    late = f"target: revision {stored.revision} - expired, and no newer one came from the controller; back to the defaults"
+                if now_there != wanted:
+                    await self.gateway.move(wanted)
+                    now_there, moved = wanted, True
+            error = late or stored.problem
+        except PoascopeError as problem:
+            error = str(problem)
+        ack = Ack(
+            tau=now_there.tau if now_there else None,
+            omega=now_there.omega if now_there else None,
+            applied_at=self.clock(),
+            target_revision=stored.revision,
+            error=error,
+        )
+        try:
+            await self._acknowledge(deployment, ack, moved)
+        except Unreachable as problem:
+            log.debug("ack: %s - not written, tried again on the next turn", problem)
+
+    async def _acknowledge(self, deployment: str, ack: Ack, moved: bool = False) -> None:
+        """Written when it says something new, or something was done; always once after a start."""
+        last = self._acked.get(deployment)
+        if (
+            last
+            and not moved
+            and (last.tau, last.omega, last.target_revision, last.error) == (ack.tau, ack.omega, ack.target_revision, ack.error)
+        ):
+            return
+        await self.bus.put_ack(deployment, REPLICA, ack)
+        self._acked[deployment] = ack
+        log.log(logging.WARNING if ack.error else logging.INFO, "%s: %s", deployment, ack.error or f"τ {ack.tau}, ω {ack.omega} in force")
