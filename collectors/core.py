@@ -1,0 +1,369 @@
+"""The whole of ingestion as one pure object: messages and a clock in, rows and signals out. `collect` and `import` drive the same one."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from collectors.assemble import Finished
+from collectors.control import Decisions
+from collectors.deployment import Deployment, Routed, blocks_of, metrics_of
+from collectors.loss import LossMeter, Stream
+from collectors.metrics import Gauge, Histogram, Raw, Readings, parse_series, parse_text
+from collectors.profiles import Profiles
+from collectors.rows import Rows
+from collectors.wire import Added, Control, Deleted, Event, Freed, KvChange, Load, Marked, Message, Step, Unreadable, decode
+from poascope.settings import Settings
+from queries.window import Window
+
+MAX_DEPLOYMENTS = 64
+MAX_CATCH_UP_S = 120
+REMEMBERED_EVENTS = 8192
+MAX_PUBLISHERS = 4096
+SILENT_S = 3600.0
+
+
+Pulse = Callable[[Window, Any, Settings], tuple[dict[str, Any], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """When a source was last heard, Unix seconds; None: never."""
+
+    name: str
+    at: float | None
+
+
+class _Clock:
+    """A publisher's time on the receiver's clock: the least delay of the last minutes is taken for the difference of the clocks."""
+
+    SPAN_S = 120.0
+
+    def __init__(self) -> None:
+        self.since, self.floor, self.before = -math.inf, math.inf, math.inf
+
+    def aligned(self, received_at: float, published_at: float) -> float:
+        delay = received_at - published_at
+        if received_at - self.since > self.SPAN_S:
+            self.since, self.before, self.floor = received_at, self.floor, delay
+        self.floor = min(self.floor, delay)
+        return published_at + min(self.floor, self.before)
+
+
+class Core:
+    """Feed what arrives with the time it was received; call `advance` before each message and on a timer.
+
+    Nothing a wire brings raises; what cannot be used is counted in `counters`. Everything kept is bounded.
+    """
+
+    def __init__(self, config: Settings, pulse: Pulse | None = None) -> None:
+        if pulse is None:
+            from queries import signals
+
+            pulse = signals.pulse
+        self._pulse_of = pulse
+        self.config = config
+        self.rows = Rows()
+        self.counters: Counter[tuple[str, str, str]] = Counter()
+        self.deployments: dict[str, Deployment] = {}
+        self.readings = Readings()
+        self.profiles = Profiles(config.profiles)
+        self.decisions = Decisions()
+        self._loss = LossMeter()
+        self._clocks: dict[int, _Clock] = {}
+        self._kv_seen: dict[tuple[str, tuple[int, int]], dict[int, None]] = {}
+        self._namespaces: dict[str, set[str]] = {}
+        self._models: dict[str, set[str]] = {}
+        self._tick: int | None = None
+
+    # -- in
+
+    def feed_nats(self, received_at: float, subject: str, data: bytes) -> None:
+        message = decode(subject, data)
+        if isinstance(message, Unreadable):
+            self._count("unreadable", message.pattern, message.reason)
+            return
+        if self.config.namespaces and message.deployment not in self.config.namespaces:
+            self._count("other namespace", message.topic, "")
+            return
+        self._count("messages", message.topic, "")
+        if message.topic == "signals":
+            return
+        if isinstance(message.events[0] if message.events else None, Control | Deleted):
+            for event in message.events:
+                if isinstance(event, Control | Deleted):
+                    self._control(received_at, message.deployment, event)
+            return
+        deployment = self.deployments.get(message.deployment)
+        if deployment is None:
+            if len(self.deployments) >= MAX_DEPLOYMENTS:
+                self._count("too many deployments", message.topic, "")
+                return
+            deployment = self.deployments[message.deployment] = Deployment(message.deployment, self.config)
+            deployment.mode = self.decisions.modes.get(message.deployment)
+        at = self._event_time(received_at, message)
+        deployment.events_as_of = max(deployment.events_as_of or 0.0, received_at)
+        if message.publisher is not None and message.sequence is not None:
+            self._loss.heard(self._stream(deployment, subject, message), message.sequence, received_at)
+        for event in message.events:
+            self._apply(deployment, message, event, at, received_at)
+
+    def feed_metrics(self, received_at: float, target: str, text: str) -> None:
+        """One target's exposition text."""
+        try:
+            samples = parse_text(text)
+        except ValueError as error:
+            self._count("unreadable", f"metrics:{target}", str(error)[:80])
+            return
+        self.feed_samples(received_at, target, samples)
+
+    def feed_samples(self, received_at: float, target: str, samples: Iterable[Raw]) -> None:
+        """One target's samples as (name, labels, value), from its own text or from a Prometheus server."""
+        gauges, histograms = parse_series(samples)
+        self._count("scrapes", target, "")
+        self.readings.feed(received_at, target, gauges, histograms)
+        for gauge in gauges:
+            self.rows.put("metric_samples", ts=received_at, target=target, name=gauge.name, labels=gauge.labels, value=gauge.value)
+        for h in histograms:
+            self.rows.put(
+                "histogram_samples",
+                ts=received_at,
+                target=target,
+                name=h.name,
+                labels=h.labels,
+                le=list(h.le),
+                counts=list(h.counts),
+                total=h.total,
+            )
+        shown: list[Gauge | Histogram] = [*gauges, *histograms]
+        for series in shown:
+            labels = json.loads(series.labels)
+            if namespace := labels.get("dynamo_namespace"):
+                self._namespaces.setdefault(target, set()).add(namespace)
+            if series.quantity.name == "block_tokens" and "model" in labels:
+                self._models.setdefault(target, set()).add(labels["model"])
+        self.profiles.read(target, received_at, self.readings)
+
+    def gap(self, source: str, kind: str, since: float, until: float | None, count: int | None, deployment: str | None = None) -> None:
+        """Something was not heard: a row of `gaps`, and a mark on the windows it touches. For the edge: disconnects, drops."""
+        self.rows.put("gaps", source=source, kind=kind, **{"from": since, "to": until}, count=count, deployment=deployment)
+        for one in self.deployments.values():
+            if deployment in (None, one.name):
+                one.losses.append((until if until is not None else since, count or 1))
+
+    # -- time
+
+    def advance(self, now: float) -> list[dict[str, Any]]:
+        """Everything due by `now`: losses, and for each whole second passed one row of `signals` a deployment; returns these rows."""
+        if self._tick is None:
+            self._tick = math.floor(now)
+            return []
+        if now < self._tick + 1:
+            return []
+        last = math.floor(now)
+        if last - self._tick > MAX_CATCH_UP_S:
+            self.gap("clock", "stalled", float(self._tick), float(last), None)
+            self._tick = last - 1
+        signals: list[dict[str, Any]] = []
+        while self._tick < last:
+            self._tick += 1
+            signals += self._second(float(self._tick))
+        return signals
+
+    def _second(self, now: float) -> list[dict[str, Any]]:
+        for loss in self._loss.advance(now):
+            name, source = loss.stream.deployment, f"events:{loss.stream.subject}"
+            self._count("lost", source, "", loss.count)
+            self.gap(source, "lost", loss.since, loss.until, loss.count, name)
+        signals = []
+        for deployment in list(self.deployments.values()):
+            if deployment.events_as_of is not None and now - deployment.events_as_of > SILENT_S and not deployment.assembler.open:
+                del self.deployments[deployment.name]
+                continue
+            for finished in deployment.assembler.advance(now):
+                self._ended(deployment, finished)
+            deployment.forget(now)
+            signals.append(self._pulse(deployment, now))
+            self._workers(deployment, now)
+        return signals
+
+    def _pulse(self, deployment: Deployment, now: float) -> dict[str, Any]:
+        targets = self._targets(deployment.name)
+        metrics = metrics_of(deployment, self.readings, targets, now, 3 * self.config.scrape_interval_s)
+        window = deployment.window(now, self._block_tokens(targets), metrics, self.profiles.profile)
+        row, deployment.memory = self._pulse_of(window, deployment.memory, self.config)
+        deployment.regime = row.get("regime")
+        self.rows.put("signals", **row)
+        return row
+
+    def _workers(self, deployment: Deployment, now: float) -> None:
+        for component, worker in list(deployment.worker_seen):
+            role = deployment.assembler.role(component)
+            count = deployment.assembler.inflight[component, worker]
+            place = {"ts": now, "deployment": deployment.name, "component": component, "role": role}
+            self.rows.put("workers", **place, worker_id=worker[0], dp_rank=worker[1], source="events", inflight=count)
+        for (worker, source), latest in deployment.loads.items():
+            where = latest.component or deployment.component_of.get(worker)
+            if latest.changed and where is not None:
+                latest.changed = False
+                role = deployment.assembler.role(where)
+                place = {"ts": now, "deployment": deployment.name, "component": where, "role": role}
+                self.rows.put("workers", **place, worker_id=worker[0], dp_rank=worker[1], source=source, **latest.fields)
+
+    # -- out
+
+    def take(self) -> dict[str, pa.Table]:
+        """Rows for the writer, one Arrow table for each table that has any."""
+        return self.rows.take()
+
+    def finish(self) -> int:
+        """Settle what only waits for its grace, at the end of a recording; returns how many requests were still under way."""
+        for deployment in self.deployments.values():
+            for finished in deployment.assembler.close():
+                self._ended(deployment, finished)
+        return sum(len(d.assembler.open) for d in self.deployments.values())
+
+    def state(self) -> list[Heard]:
+        """When each source was last heard: `events:<deployment>` and `metrics:<target>`."""
+        events = [Heard(f"events:{d.name}", d.events_as_of) for d in self.deployments.values()]
+        return events + [Heard(f"metrics:{target}", at) for target, at in self.readings.read_at.items()]
+
+    def counts(self) -> dict[str, int]:
+        """Every counter, as `what:subject:reason`, for /readyz and the end of an import."""
+        counts = {":".join(part for part in key if part): n for key, n in self.counters.items()}
+        for deployment in self.deployments.values():
+            counts |= {f"requests:{what}:{deployment.name}": n for what, n in deployment.assembler.counters.items()}
+        return counts | {"rows:dropped": self.rows.dropped}
+
+    # -- inside
+
+    def _count(self, what: str, subject: str, reason: str, by: int = 1) -> None:
+        key = (what, subject, reason)
+        if key not in self.counters and len(self.counters) > 1000:
+            key = (what, "other", "")
+        self.counters[key] += by
+
+    def _event_time(self, received_at: float, message: Message) -> float:
+        if message.publisher is None or message.published_at is None:
+            return received_at
+        clock = self._clocks.get(message.publisher)
+        if clock is None:
+            if len(self._clocks) >= MAX_PUBLISHERS:
+                self._clocks.pop(next(iter(self._clocks)))
+            clock = self._clocks[message.publisher] = _Clock()
+        return clock.aligned(received_at, message.published_at)
+
+    def _stream(self, deployment: Deployment, subject: str, message: Message) -> Stream:
+        # On 0.9 the routers of both pools count separately on the one kv_metrics subject: told apart by whose worker they speak of.
+        pool = None
+        if message.component is None and message.events and isinstance(message.events[0], Load):
+            pool = deployment.component_of.get(message.events[0].worker)
+        return Stream(deployment.name, subject, message.publisher, pool)
+
+    def _apply(self, deployment: Deployment, message: Message, event: Event, at: float, received_at: float) -> None:
+        component = message.component or ""
+        ended: list[Finished] = []
+        match event:
+            case Added():
+                deployment.saw_worker(component, event.worker, received_at)
+                first = event.request_id not in deployment.assembler.open
+                ended = deployment.assembler.add(at, component, event, deployment.regime)
+                if first and event.request_id in deployment.assembler.open:
+                    self.profiles.routed(event.router_id, received_at, deployment.name)
+                    deployment.arrivals.append((at, self.profiles.profile(event.router_id)))
+            case Marked():
+                ended = deployment.assembler.mark(at, component, event)
+            case Freed():
+                ended = deployment.assembler.free(at, component, event)
+            case Load():
+                source = "worker" if event.kv_used_blocks is not None or message.publisher == event.worker[0] else "router"
+                deployment.load(message.component, source, event)
+            case Step():
+                deployment.saw_worker(component, event.worker, received_at)
+                deployment.step(at, component, event)
+            case KvChange():
+                self._kv(deployment, component, event, at)
+        for finished in ended:
+            self._ended(deployment, finished)
+
+    def _kv(self, deployment: Deployment, component: str, event: KvChange, at: float) -> None:
+        key = (deployment.name, event.worker)
+        seen = self._kv_seen.get(key)
+        if seen is None:
+            if len(self._kv_seen) >= MAX_PUBLISHERS:
+                self._kv_seen.pop(next(iter(self._kv_seen)))
+            seen = self._kv_seen[key] = {}
+        if event.event_id in seen:
+            self._count("copies", "kv-events", "")
+            return
+        seen[event.event_id] = None
+        if len(seen) > REMEMBERED_EVENTS:
+            seen.pop(next(iter(seen)))
+        deployment.prefixes.change(at, event)
+        self.rows.put(
+            "kv_events",
+            ts=at,
+            deployment=deployment.name,
+            component=component,
+            worker_id=event.worker[0],
+            dp_rank=event.worker[1],
+            event_id=event.event_id,
+            kind=event.kind,
+            parent_hash=event.parent_hash,
+            block_hashes=list(event.block_hashes),
+            tier=event.tier,
+        )
+
+    def _control(self, at: float, deployment: str, event: Control | Deleted) -> None:
+        self.rows.put("decisions", **self.decisions.row(at, deployment, event))
+        if deployment in self.deployments:
+            self.deployments[deployment].mode = self.decisions.modes.get(deployment)
+
+    def _ended(self, deployment: Deployment, finished: Finished) -> None:
+        targets = self._targets(deployment.name)
+        blocks, overlap = blocks_of(finished, self._block_tokens(targets))
+        profile = self.profiles.profile(finished.source.router_id)
+        deployment.ended(Routed(finished, blocks, overlap, profile))
+        models = {model for target in targets for model in self._models.get(target, ())}
+        prefill, decode_worker = finished.prefill or (None, None), finished.decode or (None, None)
+        self.rows.put(
+            "requests",
+            deployment=deployment.name,
+            request_id=finished.request_id,
+            model=next(iter(models)) if len(models) == 1 else None,
+            prefill_worker=prefill[0],
+            prefill_dp_rank=prefill[1],
+            decode_worker=decode_worker[0],
+            decode_dp_rank=decode_worker[1],
+            arrived_at=finished.arrived_at,
+            prefill_done_at=finished.prefill_done_at,
+            decode_started_at=finished.decode_started_at,
+            first_token_at=finished.first_token_at,
+            finished_at=finished.finished_at,
+            input_blocks=blocks,
+            overlap_blocks=overlap,
+            prefill_inflight=finished.prefill_inflight,
+            decode_inflight=finished.decode_inflight,
+            tau=profile.tau if profile else None,
+            omega=profile.omega if profile else None,
+            regime=finished.source.regime,
+            outcome="lost" if finished.lost else "finished",
+        )
+
+    def _targets(self, deployment: str) -> set[str]:
+        """The scraped targets that speak of a deployment: by namespace label, by its routers, or because there is only one deployment."""
+        alone = len(self.deployments) == 1
+        tied = {self.profiles.target(r) for r in self.profiles.routers_of(deployment)}
+        return {
+            target
+            for target in self.readings.read_at
+            if deployment in (named := self._namespaces.get(target, set())) or (not named and (alone or target in tied))
+        }
+
+    def _block_tokens(self, targets: set[str]) -> int | None:
+        sizes = [g.value for g in self.readings.latest("block_tokens", targets) if g.value >= 1]
+        return int(max(sizes)) if sizes else None

@@ -1,0 +1,259 @@
+"""What one deployment is doing now: requests under way and just finished, engine steps, loads; and the window a pulse looks at."""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectors.assemble import Assembler, Finished
+from collectors.metrics import Readings, quantile
+from collectors.prefix import Prefixes
+from collectors.wire import Load, Step
+from poascope.settings import Profile, Settings
+from queries.window import Metrics, Quantile, Requests, Window
+
+Worker = tuple[int, int]
+HISTORY_S, HISTORY_N = 1800.0, 2000
+TTFT_WINDOW_S, ITL_WINDOW_S = 60.0, 30.0
+MAX_STEPS = 100_000
+NEWEST_S = 5.0
+WORKER_FORGOTTEN_S = 600.0
+
+
+@dataclass(slots=True)
+class Latest:
+    """The newest value of each field that one source gave of a worker's load."""
+
+    component: str | None
+    fields: dict[str, float]
+    changed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A finished request with what the collector adds to it."""
+
+    request: Finished
+    input_blocks: int | None
+    overlap_blocks: int | None
+    profile: Profile | None
+
+
+def blocks_of(request: Finished, block_tokens: int | None) -> tuple[int | None, int | None]:
+    """Input and overlap in blocks. 0.9 says `isl` in tokens and the overlap itself.
+
+    1.x says the tokens left to prefill, `isl - overlap * block`, and the full blocks of the prompt by their number of hashes; so
+    `isl = full * block + left % block`, and the overlap is what is missing. Equal to the client's own hit rate on all requests of the
+    1.6.1 capture. None while the block size or the hashes are unknown.
+    """
+    source = request.source
+    if block_tokens is None:
+        return None, source.overlap
+    if source.isl is not None:
+        return math.ceil(source.isl / block_tokens), source.overlap
+    left, hashes = source.effective_prefill_tokens, source.token_sequence
+    if left is None or hashes is None:
+        return None, source.overlap
+    full = len(hashes)
+    return full + (left % block_tokens > 0), max(0, full - left // block_tokens)
+
+
+class Deployment:
+    """State of one Dynamo namespace; bounded, driven by events and by `window` once a second."""
+
+    def __init__(self, name: str, config: Settings) -> None:
+        self.name, self.config = name, config
+        self.assembler = Assembler(config.lost_after_s)
+        self.prefixes = Prefixes()
+        self.recent: deque[Routed] = deque()
+        self.history: deque[Routed] = deque(maxlen=HISTORY_N)
+        self.steps: deque[tuple[float, float, int]] = deque(maxlen=MAX_STEPS)
+        self.arrivals: deque[tuple[float, Profile | None]] = deque(maxlen=10_000)
+        self.losses: deque[tuple[float, int]] = deque(maxlen=10_000)
+        self.loads: dict[tuple[Worker, str], Latest] = {}
+        self.worker_seen: OrderedDict[tuple[str, Worker], float] = OrderedDict()
+        self.component_of: dict[Worker, str] = {}
+        self.events_as_of: float | None = None
+        self.mode: str | None = None
+        self.memory: object | None = None
+        self.regime: str | None = None
+
+    def saw_worker(self, component: str, worker: Worker, at: float) -> None:
+        key = (component, worker)
+        self.worker_seen[key] = at
+        self.worker_seen.move_to_end(key)
+        self.component_of[worker] = component
+
+    def load(self, component: str | None, source: str, event: Load) -> None:
+        self._latest(
+            component,
+            source,
+            event.worker,
+            {
+                "active_decode_blocks": event.active_decode_blocks,
+                "active_prefill_tokens": event.active_prefill_tokens,
+                "kv_used_blocks": event.kv_used_blocks,
+            },
+        )
+
+    def step(self, at: float, component: str | None, event: Step) -> None:
+        self.steps.append((at, event.step_s, event.decoding))
+        running = event.prefilling + event.decoding
+        self._latest(component, "step", event.worker, {"running": running, "waiting": event.waiting, "step_s": event.step_s})
+
+    def _latest(self, component: str | None, source: str, worker: Worker, said: dict[str, float | int | None]) -> None:
+        latest = self.loads.get((worker, source))
+        if latest is None:
+            latest = self.loads[worker, source] = Latest(component, {})
+        for field, value in said.items():
+            # A null is this publisher not knowing, never a zero: what another message said of the field stays.
+            if value is not None and latest.fields.get(field) != value:
+                latest.fields[field] = value
+                latest.changed = True
+
+    def ended(self, routed: Routed) -> None:
+        self.recent.append(routed)
+        if not routed.request.lost:
+            self.history.append(routed)
+
+    def forget(self, now: float) -> None:
+        """Drop what no window will look at any more."""
+        start = now - self.config.window_s
+        if self.recent and min(self.recent[0].request.ended_at, self.recent[-1].request.ended_at) <= start:
+            self.recent = deque(r for r in self.recent if r.request.ended_at > start)
+        while self.history and self.history[0].request.ended_at < now - HISTORY_S:
+            self.history.popleft()
+        while self.steps and self.steps[0][0] < now - ITL_WINDOW_S:
+            self.steps.popleft()
+        while self.losses and self.losses[0][0] < now - max(self.config.window_s, TTFT_WINDOW_S):
+            self.losses.popleft()
+        while self.worker_seen and next(iter(self.worker_seen.values())) < now - WORKER_FORGOTTEN_S:
+            (component, worker), _ = self.worker_seen.popitem(last=False)
+            self.assembler.inflight.pop((component, worker), None)
+            self.component_of.pop(worker, None)
+            self.prefixes.drop(worker)
+            for key in [k for k in self.loads if k[0] == worker]:
+                del self.loads[key]
+
+    def window(self, end: float, block_tokens: int | None, metrics: Metrics, profile_of: Callable[[int | None], Profile | None]) -> Window:
+        views = (self.assembler.view(r, end) for r in self.assembler.open.values())
+        under_way = [Routed(v, *blocks_of(v, block_tokens), profile_of(v.source.router_id)) for v in views if v is not None]
+        recent = [r for r in self.recent if end - self.config.window_s < r.request.ended_at <= end] + under_way
+        history = list(self.history)
+        workers = sorted({w for r in (*recent, *history) for w in (r.request.prefill, r.request.decode) if w is not None})
+        tau, omega = self._parameters(end)
+        return Window(
+            deployment=self.name,
+            end=end,
+            window_s=self.config.window_s,
+            recent=requests_of(recent, workers),
+            history=requests_of(history, workers),
+            metrics=metrics,
+            gaps=sum(count for at, count in self.losses if end - self.config.window_s < at <= end),
+            tau=tau,
+            omega=omega,
+            mode=self.mode,
+            events_as_of=self.events_as_of,
+        )
+
+    def _parameters(self, end: float) -> tuple[float | None, float | None]:
+        """τ and ω of the newest requests; None when they were routed under several, or under unknown ones."""
+        newest = [profile for at, profile in self.arrivals if at > end - NEWEST_S] or [p for _, p in list(self.arrivals)[-1:]]
+        pairs = {(p.tau, p.omega) if p else (None, None) for p in newest}
+        return pairs.pop() if len(pairs) == 1 else (None, None)
+
+    def step_itl(self, end: float) -> tuple[Quantile, Quantile] | None:
+        """ITL P50 and P99 from engine steps: each step is one gap for every request that got a token from it. None: no token came."""
+        steps = np.array([s for s in self.steps if s[0] > end - ITL_WINDOW_S], dtype=float).reshape(-1, 3)
+        seconds, weight = steps[:, 1], steps[:, 2]
+        if not weight.sum() > 0:
+            return None
+        order = np.argsort(seconds, kind="stable")
+        cumulative = np.cumsum(weight[order])
+        p50, p99 = (float(seconds[order][np.searchsorted(cumulative, q * cumulative[-1])]) for q in (0.5, 0.99))
+        return Quantile(p50), Quantile(p99)
+
+
+def requests_of(routed: Sequence[Routed], workers: Sequence[Worker]) -> Requests:
+    """The struct of arrays that estimates read, in order of arrival."""
+    code = {worker: i for i, worker in enumerate(workers)}
+    ordered = sorted(routed, key=lambda r: (r.request.arrived_at, r.request.request_id))
+    nan = math.nan
+    table = np.array(
+        [
+            [
+                nan if value is None else value
+                for value in (
+                    r.request.arrived_at,
+                    r.request.prefill_done_at,
+                    r.request.decode_started_at,
+                    r.request.first_token_at,
+                    r.request.finished_at,
+                    r.request.prefill_inflight,
+                    r.request.decode_inflight,
+                    r.input_blocks,
+                    r.overlap_blocks,
+                )
+            ]
+            for r in ordered
+        ],
+        dtype=np.float64,
+    ).reshape(-1, 9)
+    ids = np.empty(len(ordered), dtype=object)
+    ids[:] = [r.request.request_id for r in ordered]
+    return Requests(
+        request_id=ids,
+        arrived_at=table[:, 0],
+        prefill_done_at=table[:, 1],
+        decode_started_at=table[:, 2],
+        first_token_at=table[:, 3],
+        finished_at=table[:, 4],
+        prefill=np.array([code[r.request.prefill] if r.request.prefill else -1 for r in ordered], dtype=np.int64),
+        decode=np.array([code[r.request.decode] if r.request.decode else -1 for r in ordered], dtype=np.int64),
+        prefill_inflight=table[:, 5],
+        decode_inflight=table[:, 6],
+        input_blocks=table[:, 7],
+        overlap_blocks=table[:, 8],
+        lost=np.array([r.request.lost for r in ordered], dtype=np.bool_),
+        workers=tuple(workers),
+    )
+
+
+def metrics_of(deployment: Deployment, readings: Readings, targets: set[str], end: float, stale_after_s: float) -> Metrics:
+    """What metrics and engine steps say up to `end`. Stale reads give no quantile: the past is not shown as now."""
+    as_of = max((readings.read_at[t] for t in targets), default=None)
+    notes: list[str] = []
+    ttft = itl_p50 = itl_p99 = None
+    hit: float | None = None
+    if as_of is None:
+        notes.append("no metrics read: name the frontends with --scrape, or a server with --prometheus-url")
+    elif end - as_of > stale_after_s:
+        notes.append(f"metrics are {end - as_of:.0f} s old")
+    else:
+        if grown := readings.grown("frontend_ttft_s", targets, end - TTFT_WINDOW_S, end):
+            ttft = quantile(grown.le, grown.counts, 0.99)
+        if grown := readings.grown("frontend_itl_s", targets, end - ITL_WINDOW_S, end):
+            itl_p50, itl_p99 = quantile(grown.le, grown.counts, 0.5), quantile(grown.le, grown.counts, 0.99)
+        hit = _hit_ratio(readings, targets, end)
+    if steps := deployment.step_itl(end):
+        itl_p50, itl_p99 = steps
+    known = [
+        (r.overlap_blocks, r.input_blocks)
+        for r in deployment.recent
+        if r.input_blocks and r.overlap_blocks is not None and end - deployment.config.window_s < r.request.ended_at <= end
+    ]
+    if known:
+        hit = sum(overlap for overlap, _ in known) / sum(blocks for _, blocks in known)
+    return Metrics(as_of=as_of, ttft_p99=ttft, itl_p50=itl_p50, itl_p99=itl_p99, kv_hit_ratio=hit, notes=tuple(notes))
+
+
+def _hit_ratio(readings: Readings, targets: set[str], end: float) -> float | None:
+    """Cached over input tokens as the frontends saw them, else the routers' mean hit rate; None without traffic."""
+    cached = readings.grown("frontend_cached_tokens", targets, end - TTFT_WINDOW_S, end)
+    tokens = readings.grown("frontend_input_tokens", targets, end - TTFT_WINDOW_S, end)
+    if cached and tokens and cached.counts[-1] > 0 and tokens.total > 0:
+        return min(1.0, cached.total / tokens.total)
+    rate = readings.grown("router_hit_ratio", targets, end - TTFT_WINDOW_S, end)
+    return rate.total / rate.counts[-1] if rate and rate.counts[-1] > 0 else None
