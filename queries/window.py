@@ -1,8 +1,10 @@
 """The window an estimate looks at: requests as arrays. The collector builds it from memory, a replay from the tables."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -35,6 +37,60 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.arrived_at)
+
+    def take(self, mask: NDArray[np.bool_]) -> "Requests":
+        """Those the mask picks, in the same order, with the same workers."""
+        return replace(self, **{f.name: getattr(self, f.name)[mask] for f in fields(self) if f.name != "workers"})
+
+    def open_at(self, t: float) -> NDArray[np.bool_]:
+        """Mask: arrived and neither finished nor known lost at t."""
+        return (self.arrived_at <= t) & ~(self.finished_at <= t) & ~self.lost
+
+
+def join(a: Requests, b: Requests) -> Requests:
+    """The requests of both, a's first; positions in `workers` are made to agree. Order by `arrived_at` is not kept."""
+    workers = a.workers
+    if a.workers != b.workers:
+        workers = tuple(dict.fromkeys(a.workers + b.workers))
+    place = {worker: code for code, worker in enumerate(workers)}
+    moved = np.array([place[w] for w in b.workers] + [-1], dtype=np.int64)  # the last is what code -1 picks
+    plain = [f.name for f in fields(a) if f.name not in ("workers", "prefill", "decode")]
+    columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in plain}
+    return Requests(
+        **columns,
+        prefill=np.concatenate([a.prefill, moved[b.prefill]]),
+        decode=np.concatenate([a.decode, moved[b.decode]]),
+        workers=workers,
+    )
+
+
+def from_table(requests: pa.Table) -> Requests:
+    """Requests from rows of the `requests` table (any order), for a replay. Ids stay u64 from end to end."""
+    requests = requests.sort_by([("arrived_at", "ascending"), ("request_id", "ascending")])
+
+    def seconds(name: str) -> Floats:
+        micros = pc.cast(pc.cast(requests[name], pa.timestamp("us")), pa.int64())
+        values = pc.divide(pc.cast(micros, pa.float64(), safe=False), 1e6)
+        return np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
+
+    def number(name: str) -> Floats:
+        return np.asarray(pc.fill_null(pc.cast(requests[name], pa.float64()), float("nan")).to_numpy(), dtype=np.float64)
+
+    keys: dict[str, list[tuple[int, int] | None]] = {}
+    for role in ("prefill", "decode"):
+        pairs = zip(requests[f"{role}_worker"].to_pylist(), requests[f"{role}_dp_rank"].to_pylist(), strict=True)
+        keys[role] = [None if worker is None else (worker, rank or 0) for worker, rank in pairs]
+    workers = tuple(sorted({k for role in keys for k in keys[role] if k is not None}))
+    place: dict[tuple[int, int] | None, int] = {None: -1} | {w: code for code, w in enumerate(workers)}
+    return Requests(
+        request_id=np.array(requests["request_id"].to_pylist(), dtype=object),
+        **{name: seconds(name) for name in ("arrived_at", "prefill_done_at", "decode_started_at", "first_token_at", "finished_at")},
+        prefill=np.array([place[k] for k in keys["prefill"]], dtype=np.int64),
+        decode=np.array([place[k] for k in keys["decode"]], dtype=np.int64),
+        **{name: number(name) for name in ("prefill_inflight", "decode_inflight", "input_blocks", "overlap_blocks")},
+        lost=np.array([o == "lost" for o in requests["outcome"].to_pylist()], dtype=np.bool_),
+        workers=workers,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,148 @@
+"""PoA-hat: what requests took against what the best placement would cost in a system that does not queue, and where the rest went.
+
+Two definitions were changed after real data disproved them; names and invariants stayed.
+- With temporal = ΣL/Σf(n+1), a saturated prefill pool that serves in order reads 1.0, however long its queue: it *is* linear in n. The
+  denominator is therefore `unqueued` (see latency.py), at an even spread of the pool's load when the request was routed.
+- Imbalance in a saturated pool then shows in ΣL too, so routing × temporal would count it twice. The whole is measured first, PoA =
+  ΣL/ΣU, routing by snapshots, and temporal is what is left: PoA / routing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from queries.estimators import Estimate
+from queries.estimators.latency import Curve
+from queries.estimators.routing import counts_each_second, frozen_optimum, inflight_at, price
+from queries.window import Codes, Floats
+
+MIN_FINISHED = 8
+MIN_INFLIGHT = 5.0
+RESAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One pool as the window saw it. Arrays over every known request that passed through it (window, open, and older ones for the load).
+
+    start, end: Unix seconds (NaN end: still there); place: worker 0..workers−1, −1 where not known to this pool;
+    found: requests on that worker when routed, itself excluded, NaN where unknown.
+    """
+
+    start: Floats
+    end: Floats
+    place: Codes
+    found: Floats
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one pool contributed to the requests that count, one value each (seconds).
+
+    actual: the stay; unqueued: the model at an even spread without queueing; crowded: f(found + 1); price: of the pool's snapshots, ≥ 1.
+    """
+
+    actual: Floats
+    unqueued: Floats
+    crowded: Floats
+    price: float
+
+    @property
+    def imbalance_s(self) -> float:
+        """Seconds an even spread would have saved: Σf(n+1)·(1 − 1/price) ≥ 0."""
+        return float(self.crowded.sum()) * (1 - 1 / self.price)
+
+
+def share(stay: Stay, curve: Curve, counted: Codes, until: float, window_s: float) -> Share:
+    """The pool's share for the requests at positions `counted`, with snapshots each second of (until − window_s, until]."""
+    at = stay.start[counted]
+    started, ended = np.sort(stay.start[~np.isnan(stay.start)]), np.sort(stay.end[~np.isnan(stay.end)])
+    present = np.searchsorted(started, at, "left") - np.searchsorted(ended, at, "right")
+    found = np.where(np.isnan(stay.found[counted]), present / max(stay.workers, 1), stay.found[counted])
+    # requests of one burst carry one time stamp: the count found at routing knows their order, the time stamps do not
+    present = np.maximum(present, found)
+    counts = counts_each_second(stay.start, stay.end, stay.place, stay.workers, until, int(window_s))
+    return Share(
+        actual=stay.end[counted] - at,
+        unqueued=curve.unqueued(np.floor(present / stay.workers) + 1),
+        crowded=curve.at(found + 1),
+        price=price(curve, counts),
+    )
+
+
+def bootstrap(numerator: Floats, denominator: Floats, seed: int = 0) -> tuple[float, float]:
+    """90 % interval of Σnumerator/Σdenominator by moving blocks (Künsch): requests next to each other share a queue.
+
+    Blocks of ⌈2·N^(1/3)⌉ in the order given, 200 resamples by prefix sums; the seed is fixed, so a replay gives the same bounds.
+    The curve's own uncertainty is not in it.
+    """
+    n = len(numerator)
+    size = min(n, int(np.ceil(2 * n ** (1 / 3))))
+    starts = np.random.default_rng(seed).integers(0, n - size + 1, (RESAMPLES, -(-n // size)))
+    top, bottom = (np.concatenate([[0.0], np.cumsum(a)]) for a in (numerator, denominator))
+    ratios = (top[starts + size] - top[starts]).sum(axis=1) / (bottom[starts + size] - bottom[starts]).sum(axis=1)
+    low, high = np.quantile(ratios, [0.05, 0.95])
+    return float(low), float(high)
+
+
+def doubt(n: int, mean_inflight: float, gaps: int, provisional: str | None) -> str | None:
+    """Why a PoA that could be computed should be drawn hollow; None when it may be trusted."""
+    if n < MIN_FINISHED:
+        return f"{n} finished < {MIN_FINISHED}"
+    if mean_inflight < MIN_INFLIGHT:
+        return f"{mean_inflight:.1f} in flight on average < {MIN_INFLIGHT:.0f}"
+    if gaps:
+        return f"{gaps} gaps in the window"
+    return provisional
+
+
+def ratio(actual: Floats, expected: Floats, as_of: float, withheld: str | None) -> Estimate:
+    """Σactual/Σexpected with its bounds. The value is there even when `withheld` has a reason: it is drawn hollow."""
+    low, high = bootstrap(actual, expected)
+    return Estimate(float(actual.sum() / expected.sum()), low, high, len(actual), as_of, withheld)
+
+
+def routing_factor(shares: list[Share]) -> float:
+    """Σ_p F_p / Σ_p (F_p / price_p), F = Σf(n+1): the pools' prices weighed by the seconds they cost. ≥ 1."""
+    crowded = [float(s.crowded.sum()) for s in shares]
+    return sum(crowded) / sum(c / s.price for c, s in zip(crowded, shares, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Request-seconds over the optimum in the window, by cause; they add up to ΣL − ΣU. A part may be negative: the model was slower.
+
+    prefill_queue_s: more prefill capacity; imbalance_s: τ; cache_miss_s: ω, None when overlaps with other workers are unknown (those
+    seconds are then in prefill_queue_s); transfer_s: the network between the pools; other_s: decode beyond its model.
+    """
+
+    prefill_queue_s: float | None
+    imbalance_s: float
+    cache_miss_s: float | None
+    transfer_s: float | None
+    other_s: float
+
+
+def lost_seconds(prefill: Share | None, decode: Share, transfer: Floats, cache_miss_s: float | None = None) -> Lost:
+    """The split of the excess. Without a prefill pool its parts are None and the whole is imbalance and other."""
+    other = float((decode.actual - decode.unqueued).sum()) - decode.imbalance_s
+    if prefill is None:
+        return Lost(None, decode.imbalance_s, cache_miss_s, None, other - (cache_miss_s or 0.0))
+    queue = float((prefill.actual - prefill.unqueued).sum()) - prefill.imbalance_s - (cache_miss_s or 0.0)
+    return Lost(queue, prefill.imbalance_s + decode.imbalance_s, cache_miss_s, float(transfer.sum()), other)
+
+
+def frozen(stays: list[Stay], curves: list[Curve], counted: list[Codes], actual: Floats) -> float:
+    """The papers' estimator: ΣL over the cheapest assignment at latencies frozen as each request found them, one assignment a pool.
+
+    An upper bound: moving a request would change the load, and c_qj = f(n_j(q) + 1) ignores that.
+    """
+    best = 0.0
+    for stay, curve, rows in zip(stays, curves, counted, strict=True):
+        load = inflight_at(stay.start, stay.end, stay.place, stay.workers, stay.start[rows])
+        place, found = stay.place[rows], stay.found[rows]
+        known = (place >= 0) & ~np.isnan(found)
+        load[np.flatnonzero(known), place[known]] = found[known]
+        best += frozen_optimum(curve.at(load + 1))
+    return float(actual.sum()) / best

@@ -1,0 +1,292 @@
+"""The pulse: one window in, one row of `signals` out, and what the next pulse must remember. Pure: no clock, no I/O."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from queries.estimators import Estimate
+from queries.estimators.anarchy import Lost, Share, Stay, doubt, frozen, lost_seconds, ratio, routing_factor, share
+from queries.estimators.knee import Station, headroom_ratio, knee_inflight
+from queries.estimators.latency import NO_SAMPLES, PRESETS, Curve, Samples, completed_meanwhile, fit, fit_constant, remember
+from queries.estimators.quantiles import censored_quantile, quantile
+from queries.estimators.regime import STALE_AFTER_S, STEP_S, THRESHOLDS_S, Regime, step
+from queries.window import Codes, Requests, Window, join
+
+RATE_WINDOW_S = 10.0
+REFIT_S = 10.0
+STAGES = ("prefill", "first", "decode")
+Row = dict[str, Any]
+P99 = Literal["censored", "exact", "prometheus"]
+
+
+class PulseConfig(Protocol):
+    """The part of the settings that a pulse reads. preset: the regime's thresholds and the frozen estimator's curves."""
+
+    @property
+    def preset(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a deployment's next pulse needs of its last ones. Start with Memory().
+
+    samples, curves, reasons: by stage of STAGES; a reason says why a curve is missing or provisional. Times are Unix seconds of events.
+    """
+
+    samples: dict[str, Samples] = field(default_factory=dict)
+    curves: dict[str, Curve] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    sampled_until: float | None = None
+    fitted_at: float | None = None
+    regime: Regime = field(default_factory=Regime)
+
+
+def stay(requests: Requests, stage: str, dead: frozenset[int]) -> tuple[Stay, Codes]:
+    """One stage of the requests' lives, workers numbered within it, and their codes in `requests.workers`.
+
+    prefill: arrived → prefill done, on the prefill worker. first: decode started → first token. decode: decode started → finished.
+    """
+    start, end, code, found = {
+        "prefill": (requests.arrived_at, requests.prefill_done_at, requests.prefill, requests.prefill_inflight),
+        "first": (requests.decode_started_at, requests.first_token_at, requests.decode, np.full(len(requests), np.nan)),
+        "decode": (requests.decode_started_at, requests.finished_at, requests.decode, requests.decode_inflight),
+    }[stage]
+    roster = np.array([c for c in np.unique(code[code >= 0]) if int(c) not in dead], dtype=np.int64)
+    place = np.searchsorted(roster, code)
+    there = place < len(roster)
+    there[there] = roster[place[there]] == code[there]
+    return Stay(start, end, np.where(there, place, -1), found, len(roster)), roster
+
+
+def dead_workers(requests: Requests) -> frozenset[int]:
+    """Codes of workers whose newest request was lost: they hold no more load and must not look idle to the optimum."""
+    gone: set[int] = set()
+    for code in (requests.prefill, requests.decode):
+        for c in np.unique(code[requests.lost & (code >= 0)]):
+            mine = np.flatnonzero(code == c)
+            if requests.lost[mine[np.argmax(requests.arrived_at[mine])]]:
+                gone.add(int(c))
+    return frozenset(gone)
+
+
+def learn(memory: Memory, everyone: Requests, end: float) -> Memory:
+    """Add the newly finished requests to the samples, and fit again every 10 s of event time; sooner while there is no firm fit."""
+    since = -np.inf if memory.sampled_until is None else memory.sampled_until
+    samples, grew = dict(memory.samples), False
+    for stage in STAGES:
+        here, _ = stay(everyone, stage, frozenset())
+        new = np.flatnonzero((here.end > since) & (here.end <= end) & (here.place >= 0))
+        if len(new):
+            n = completed_meanwhile(here.start, here.end, here.place)[new]
+            added = Samples(n, np.maximum(here.end[new] - here.start[new], 0.0), here.end[new])
+            samples[stage] = remember(samples.get(stage, NO_SAMPLES), added, end)
+            grew = True
+    memory = replace(memory, samples=samples, sampled_until=max(since, end))
+    due = memory.fitted_at is None or end - memory.fitted_at >= REFIT_S or (memory.reasons and end - memory.fitted_at >= 1)
+    if not (grew or memory.samples) or not due:
+        return memory
+    curves, reasons = {}, {}
+    for stage, seen in samples.items():
+        curve, reason = fit_constant(seen) if stage == "first" else fit(seen)
+        if curve:
+            curves[stage] = curve
+        if reason:
+            reasons[stage] = reason
+    return replace(memory, curves=curves, reasons=reasons, fitted_at=end)
+
+
+def _share(everyone: Requests, stage: str, dead: frozenset[int], curve: Curve, counted: Codes, window: Window) -> Share:
+    return share(stay(everyone, stage, dead)[0], curve, counted, window.end, window.window_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Anarchy:
+    """Everything the row says about PoA. `why` explains a whole that is missing."""
+
+    poa: Estimate
+    ttft: Estimate
+    routing: float | None = None
+    lost: Lost | None = None
+    frozen: float | None = None
+
+
+def anarchy(window: Window, everyone: Requests, memory: Memory, config: PulseConfig) -> Anarchy:
+    """PoA-hat, its parts and the papers' frozen one over the requests that finished in the window; TTFT over those that got their first
+    token in it. Values that should not be trusted carry a reason and are drawn hollow; None where they cannot be computed."""
+    r, after = everyone, window.end - window.window_s
+    whole = ~r.lost & ~np.isnan(r.arrived_at + r.decode_started_at + r.first_token_at)
+    done = np.flatnonzero(whole & (r.finished_at > after) & (r.finished_at <= window.end))
+    first = np.flatnonzero(whole & (r.first_token_at > after) & (r.first_token_at <= window.end))
+    dead = dead_workers(r)
+    pools = ["prefill", "decode"] if (r.prefill >= 0).any() else ["decode"]
+    if pools[0] == "prefill":
+        done, first = (rows[(r.prefill[rows] >= 0) & ~np.isnan(r.prefill_done_at[rows])] for rows in (done, first))
+    if not len(done):
+        nothing = Estimate(None, withheld="no requests finished in the window")
+        return Anarchy(nothing, nothing)
+    as_of = float(r.finished_at[done].max())
+    actual = r.finished_at[done] - r.arrived_at[done]
+    stays = [stay(r, pool, dead)[0] for pool in pools]
+    old = frozen(stays, list(PRESETS[config.preset][-len(pools) :]), [done] * len(pools), actual)
+    for stage in [*pools, "first"]:
+        if stage not in memory.curves:
+            missing = Estimate(
+                None, n=len(done), as_of=as_of, withheld=f"{stage} {memory.reasons.get(stage, 'fit declined (no requests)')}"
+            )
+            return Anarchy(missing, missing, frozen=old)
+    ticks = window.end - np.arange(int(window.window_s), dtype=np.float64)
+    lived = r.arrived_at[~r.lost], np.sort(r.finished_at[~r.lost & ~np.isnan(r.finished_at)])
+    inflight = np.searchsorted(np.sort(lived[0]), ticks, "right") - np.searchsorted(lived[1], ticks, "right")
+    ticks_seen = ticks >= r.arrived_at.min()
+    provisional = next((memory.reasons[s] for s in [*pools, "first"] if s in memory.reasons), None)
+    mean_inflight = float(inflight[ticks_seen].mean()) if ticks_seen.any() else 0.0
+
+    shares = {pool: _share(r, pool, dead, memory.curves[pool], done, window) for pool in pools}
+    expected = np.sum([s.unqueued for s in shares.values()], axis=0)
+    poa = ratio(actual, expected, as_of, doubt(len(done), mean_inflight, window.gaps, provisional))
+    lost = lost_seconds(shares.get("prefill"), shares["decode"], r.decode_started_at[done] - r.prefill_done_at[done])
+
+    ttft = Estimate(None, withheld="no first tokens in the window")
+    if len(first):
+        expected = np.full(len(first), float(memory.curves["first"].at(1)))
+        if "prefill" in pools:
+            expected = expected + _share(r, "prefill", dead, memory.curves["prefill"], first, window).unqueued
+        waited = r.first_token_at[first] - r.arrived_at[first]
+        ttft = ratio(waited, expected, float(r.first_token_at[first].max()), doubt(len(first), mean_inflight, window.gaps, provisional))
+    return Anarchy(poa, ttft, routing_factor(list(shares.values())), lost, old)
+
+
+def judge(regime: Regime, window: Window, preset: str, silent: bool, follow: P99 = "censored") -> Regime:
+    """Step the regime every 5 s on the P99 of the last 5 s: the smoothing is the EWMA's task, a longer window would smooth twice."""
+    if silent:
+        return Regime("unknown", regime.ewma_s, regime.stepped_at, None, 0, f"no events for more than {STALE_AFTER_S:.0f} s")
+    if regime.stepped_at is not None and window.end - regime.stepped_at < STEP_S:
+        return regime
+    r = window.recent
+    fresh = ~r.lost & (r.first_token_at > window.end - STEP_S) & (r.first_token_at <= window.end)
+    seconds = r.first_token_at[fresh] - r.arrived_at[fresh]
+    waiting = window.end - r.arrived_at[r.open_at(window.end) & ~(r.first_token_at <= window.end)]
+    p99 = {
+        "censored": censored_quantile(seconds, waiting, 0.99).value,
+        "exact": quantile(seconds, 0.99).value,
+        "prometheus": window.metrics.ttft_p99.value if window.metrics.ttft_p99 else None,
+    }[follow]
+    return step(regime, p99, window.end, THRESHOLDS_S[preset])
+
+
+def traffic(window: Window, silent: bool) -> tuple[Row, list[str]]:
+    """Counts, rates and latency quantiles, and the reasons for what is missing. Rates are over the last 10 s."""
+    r, end = window.recent, window.end
+    after = end - window.window_s
+    is_open = r.open_at(end)
+    unserved = is_open & ~(r.first_token_at <= end)
+    row: Row = dict.fromkeys(("inflight", "queued", "arrivals_per_s", "finished_per_s"))
+    notes: list[str] = []
+    if window.events_as_of is None:
+        notes.append("events: none yet")
+    else:
+        row |= {"inflight": float(is_open.sum()), "queued": float(unserved.sum())}
+        if silent:
+            notes.append(f"events: silent for {end - window.events_as_of:.0f} s")
+        else:
+            span = min(RATE_WINDOW_S, window.window_s)
+            arrived = (r.arrived_at > end - span) & (r.arrived_at <= end)
+            finished = ~r.lost & (r.finished_at > end - span) & (r.finished_at <= end)
+            row |= {"arrivals_per_s": float(arrived.sum()) / span, "finished_per_s": float(finished.sum()) / span}
+    first = ~r.lost & (r.first_token_at > after) & (r.first_token_at <= end)
+    ttft = r.first_token_at[first] - r.arrived_at[first]
+    for name, q in (("ttft_p50_s", 0.5), ("ttft_p90_s", 0.9), ("ttft_p99_s", 0.99)):
+        row[name] = quantile(ttft, q).value
+    if not len(ttft):
+        notes.append("ttft: no first tokens in the window")
+    censored = censored_quantile(ttft, end - r.arrived_at[unserved], 0.99)
+    row["ttft_p99_censored_s"] = None if silent else censored.value
+    if censored.at_least:
+        notes.append("ttft_p99_censored: at least")
+    done = ~r.lost & (r.finished_at > after) & (r.finished_at <= end)
+    row["e2e_p99_s"] = quantile((r.finished_at - r.arrived_at)[done], 0.99).value
+    if not done.any():
+        notes.append("e2e: no requests finished in the window")
+    came = (r.arrived_at > after) & (r.arrived_at <= end) & ~np.isnan(r.overlap_blocks + r.input_blocks)
+    blocks = float(r.input_blocks[came].sum())
+    row["kv_hit_ratio"] = float(r.overlap_blocks[came].sum()) / blocks if blocks > 0 else window.metrics.kv_hit_ratio
+    if row["kv_hit_ratio"] is None:
+        notes.append("kv_hit_ratio: neither events nor metrics say")
+    for name, seen in (
+        ("ttft_p99_prometheus", window.metrics.ttft_p99),
+        ("itl_p50", window.metrics.itl_p50),
+        ("itl_p99", window.metrics.itl_p99),
+    ):
+        row[f"{name}_s"] = seen.value if seen else None
+        if seen is None:
+            notes.append(f"{name}: not reported or no traffic")
+        elif seen.at_least:
+            notes.append(f"{name}: at least")
+    return row, notes
+
+
+def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[Row, Memory]:
+    """One row with exactly the columns of `signals` (`ts` in Unix seconds), and the memory for the next pulse (None: the first).
+
+    What is unknown is None with a reason in `quality`, as `subject: reason`; never zero. A PoA with `poa_withheld` set is to be drawn
+    hollow. `*_s` of lost seconds are request-seconds in the window. Deterministic: the same windows give the same rows.
+    """
+    recent, end = window.recent, window.end
+    # recent already holds whatever finished in the window; with the older history the load that each request met can be rebuilt
+    everyone = join(window.history.take(window.history.finished_at <= end - window.window_s), recent)
+    is_open = bool(recent.open_at(end).any())
+    age = None if window.events_as_of is None else end - window.events_as_of
+    silent = age is None or (age > STALE_AFTER_S and (is_open or window.gaps > 0))
+    memory = learn(memory or Memory(), everyone, end)
+    regime = judge(memory.regime, window, config.preset, silent)
+    memory = replace(memory, regime=regime)
+    row, notes = traffic(window, silent)
+    a = anarchy(window, everyone, memory, config)
+    stations = _stations(everyone, memory)
+    knee = knee_inflight(stations) if stations else Estimate(None, withheld="fit declined")
+    if knee.value is None:
+        notes.append(f"knee: {knee.withheld}")
+    if a.poa.withheld:
+        notes.append(f"poa: {a.poa.withheld}")
+    if a.ttft.withheld and a.ttft.withheld != a.poa.withheld:
+        notes.append(f"poa_ttft: {a.ttft.withheld}")
+    if a.lost and a.lost.cache_miss_s is None:
+        notes.append("cache_miss: overlap with other workers unknown")
+    if regime.held:
+        notes.append(f"regime: {regime.held}")
+    if window.gaps:
+        notes.append(f"gaps: {window.gaps} in the window")
+    parts = ("prefill_queue_s", "imbalance_s", "cache_miss_s", "transfer_s", "other_s")
+    row |= {name: getattr(a.lost, name) if a.lost else None for name in parts}
+    row |= {
+        "ts": end,
+        "deployment": window.deployment,
+        "ttft_ewma_s": regime.ewma_s,
+        "poa_hat": a.poa.value,
+        "poa_low": a.poa.low,
+        "poa_high": a.poa.high,
+        "poa_n": a.poa.n,
+        "poa_withheld": a.poa.withheld,
+        "poa_frozen": a.frozen,
+        "poa_ttft": a.ttft.value,
+        "poa_routing": a.routing,
+        "poa_temporal": a.poa.value / a.routing if a.poa.value is not None and a.routing else None,
+        "knee_inflight": knee.value,
+        "headroom_ratio": headroom_ratio(row["inflight"], knee.value) if knee.value and row["inflight"] is not None else None,
+        "regime": regime.name,
+        "mode": window.mode,
+        "tau": window.tau,
+        "omega": window.omega,
+        "quality": [*notes, *window.notes, *window.metrics.notes],
+    }
+    return row, memory
+
+
+def _stations(everyone: Requests, memory: Memory) -> list[Station]:
+    """The pools in use with their curves; empty as long as one has none."""
+    pools = ["prefill", "decode"] if (everyone.prefill >= 0).any() else ["decode"]
+    if any(pool not in memory.curves for pool in pools):
+        return []
+    dead = dead_workers(everyone)
+    return [Station(memory.curves[pool], max(1, stay(everyone, pool, dead)[0].workers)) for pool in pools]
