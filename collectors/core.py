@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,13 @@ from collectors.profiles import Profiles
 from collectors.rows import Rows
 from collectors.wire import Added, Control, Deleted, Event, Freed, KvChange, Load, Marked, Message, Step, Unreadable, decode
 from poascope.settings import Settings
-from queries.window import Window
+from queries.signals import pulse
 
 MAX_DEPLOYMENTS = 64
 MAX_CATCH_UP_S = 120
 REMEMBERED_EVENTS = 8192
 MAX_PUBLISHERS = 4096
 SILENT_S = 3600.0
-
-
-Pulse = Callable[[Window, Any, Settings], tuple[dict[str, Any], Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +57,7 @@ class Core:
     Nothing a wire brings raises; what cannot be used is counted in `counters`. Everything kept is bounded.
     """
 
-    def __init__(self, config: Settings, pulse: Pulse | None = None) -> None:
-        if pulse is None:
-            from queries import signals
-
-            pulse = signals.pulse
-        self._pulse_of = pulse
+    def __init__(self, config: Settings) -> None:
         self.config = config
         self.rows = Rows()
         self.counters: Counter[tuple[str, str, str]] = Counter()
@@ -155,6 +147,10 @@ class Core:
             if deployment in (None, one.name):
                 one.losses.append((until if until is not None else since, count or 1))
 
+    def count(self, what: str, reason: str) -> None:
+        """Something the edge noticed, added to the counters."""
+        self._count(what, reason, "")
+
     # -- time
 
     def advance(self, now: float) -> list[dict[str, Any]]:
@@ -195,7 +191,7 @@ class Core:
         targets = self._targets(deployment.name)
         metrics = metrics_of(deployment, self.readings, targets, now, 3 * self.config.scrape_interval_s)
         window = deployment.window(now, self._block_tokens(targets), metrics, self.profiles.profile)
-        row, deployment.memory = self._pulse_of(window, deployment.memory, self.config)
+        row, deployment.memory = pulse(window, deployment.memory, self.config)
         deployment.regime = row.get("regime")
         self.rows.put("signals", **row)
         return row

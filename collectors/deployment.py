@@ -12,6 +12,7 @@ from collectors.metrics import Readings, quantile
 from collectors.prefix import Prefixes
 from collectors.wire import Load, Step
 from poascope.settings import Profile, Settings
+from queries.signals import Memory
 from queries.window import Metrics, Quantile, Requests, Window
 
 Worker = tuple[int, int]
@@ -77,7 +78,7 @@ class Deployment:
         self.component_of: dict[Worker, str] = {}
         self.events_as_of: float | None = None
         self.mode: str | None = None
-        self.memory: object | None = None
+        self.memory: Memory | None = None
         self.regime: str | None = None
 
     def saw_worker(self, component: str, worker: Worker, at: float) -> None:

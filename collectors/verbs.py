@@ -1,5 +1,66 @@
+"""`record` and `import`: what a cluster says into a file, and a file into a store."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from poascope.settings import Settings
+from poascope.verbs import verb
 
 
 def register(cli: typer.Typer) -> None:
     """Add this package's verbs to the command line."""
+    cli.command("record")(verb("nats_url", "nats_credentials", "scrape", "scrape_interval_s")(record))
+    cli.command("import")(verb("store", "window_s", "lost_after_s", "preset")(import_captures))
+
+
+def record(
+    settings: Settings,
+    out: Annotated[Path, typer.Argument(help="The recording to write, as OUT.jsonl.gz.", show_default=False)],
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after so many seconds; default: at Ctrl-C.", min=0)] = None,
+) -> None:
+    """Record every message of the event plane, and the metrics of the --scrape targets, until Ctrl-C."""
+    import asyncio
+
+    from collectors.capture import Recorder
+    from collectors.record import record as run
+
+    def started() -> None:
+        typer.echo(f"recording {settings.nats_url} and {len(settings.scrape)} metrics targets into {out}; stop with Ctrl-C", err=True)
+
+    with Recorder(out) as recorder:
+        asyncio.run(run(settings, recorder, seconds, started))
+    typer.echo(f"{out}: {recorder.lines} lines", err=True)
+
+
+def import_captures(
+    settings: Settings,
+    captures: Annotated[list[Path], typer.Argument(help="Recordings made by `poascope record`.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was read as JSON.")] = False,
+) -> None:
+    """Read recordings into a store; one that is already in it changes nothing."""
+    from datetime import UTC, datetime
+
+    from collectors.importer import import_capture, summary
+    from store import Store
+
+    with Store.open(settings.store) as store:
+        for path in captures:
+            done = import_capture(path, store, settings, datetime.now(UTC).replace(tzinfo=None))
+            typer.echo(json.dumps(summary(done)) if as_json else _sentence(summary(done)))
+
+
+def _sentence(done: dict[str, object]) -> str:
+    if done["already"]:
+        return f"{done['capture']}: already in the store, nothing changed"
+    parts = [f"{name} {count}" for name, count in dict(done["rows"]).items()]  # type: ignore[call-overload]
+    text = f"{done['capture']}: {', '.join(parts) or 'no rows'}"
+    if done["open_requests"]:
+        text += f"\n  {done['open_requests']} requests were still under way when the recording ended"
+    for name, count in dict(done["notable"]).items():  # type: ignore[call-overload]
+        text += f"\n  {name}: {count}"
+    if done["truncated"]:
+        text += f"\n  the file breaks off ({done['truncated']}); everything before that was read"
+    return text

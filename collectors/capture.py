@@ -1,0 +1,121 @@
+"""Recordings: gzipped JSON lines in order of arrival. Lines whose `src` is not `nats`, `metrics` or `gap` are somebody else's."""
+
+import gzip
+import hashlib
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from poascope.errors import Misconfigured, PoascopeError
+
+MAX_LINE = 64 * 2**20
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """`t`: Unix seconds at the recorder. `data`: the raw payload (base64 in the file). A `gap` spans `since` to `until`."""
+
+    t: float
+    src: str
+    subject: str | None = None
+    data: bytes | None = None
+    target: str | None = None
+    body: str | None = None
+    error: str | None = None
+    kind: str | None = None
+    since: float | None = None
+    until: float | None = None
+    count: int | None = None
+
+
+class _Source(msgspec.Struct):
+    src: str
+
+
+_line = msgspec.json.Decoder(Line)
+_source = msgspec.json.Decoder(_Source)
+_encode = msgspec.json.Encoder().encode
+
+
+class Reader:
+    """The lines of a recording; `counts` says afterwards what was skipped, `truncated` where the file broke off."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.counts: Counter[str] = Counter()
+        self.truncated: str | None = None
+        if not path.is_file():
+            raise Misconfigured(f"capture: {path} - no such file")
+
+    def sha256(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def __iter__(self) -> Iterator[Line]:
+        with self.path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+            while text := self._next(stream):
+                self.counts["lines"] += 1
+                if line := self._parse(text):
+                    yield line
+
+    def _next(self, stream: Any) -> bytes:
+        try:
+            return bytes(stream.readline(MAX_LINE))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self.truncated = str(error) or "unexpected end"
+            return b""
+
+    def _parse(self, text: bytes) -> Line | None:
+        try:
+            line = _line.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            line = None
+        if line is not None and line.src in ("nats", "metrics", "gap") and 0 <= line.t < 2**33:
+            return line
+        try:
+            # A client's or a phase's line has fields of its own shape: told from a damaged one by its source alone.
+            source = _source.decode(text).src
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            source = "nats"
+        self.counts["damaged" if source in ("nats", "metrics", "gap") else f"skipped {source[:40]}"] += 1
+        return None
+
+
+class Recorder:
+    """Writes a recording; what is older than a second is in the file even if the process is killed."""
+
+    FLUSH_S = 1.0
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lines, self._flushed_at = path, 0, 0.0
+        try:
+            self._file = gzip.GzipFile(path, "xb", compresslevel=6)
+        except FileExistsError as error:
+            raise Misconfigured(f"record: {path} - exists already; name another file or remove it") from error
+        except OSError as error:
+            raise Misconfigured(f"record: {path} - cannot be written ({error.strerror})") from error
+
+    def write(self, line: Line) -> None:
+        try:
+            self._file.write(_encode(line) + b"\n")
+            self.lines += 1
+            now = time.monotonic()
+            if now - self._flushed_at >= self.FLUSH_S:
+                self._file.flush()
+                self._flushed_at = now
+        except OSError as error:
+            raise PoascopeError(f"record: {self.path} - {error.strerror}; {self.lines} lines are kept") from error
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()

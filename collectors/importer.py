@@ -1,0 +1,107 @@
+"""`import`: a recording through the same core as live messages, into a store, whole or not at all."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from collectors.capture import Line, Reader
+from collectors.core import Core
+from poascope.errors import PoascopeError
+from poascope.settings import Settings
+from store import Store
+
+LINES_PER_TAKE = 20_000
+
+
+@dataclass(slots=True)
+class Imported:
+    """What an import did. `rows` a table; `open_requests` were still under way when the recording ended and are in no table."""
+
+    path: Path
+    sha256: str
+    already: bool = False
+    truncated: str | None = None
+    rows: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, int] = field(default_factory=dict)
+    open_requests: int = 0
+
+
+def import_capture(path: Path, store: Store, settings: Settings, now: datetime) -> Imported:
+    """Import one recording. The second time it changes nothing; a broken end costs nothing but what is broken.
+
+    Raises PoascopeError when nothing in the file can be read.
+    """
+    reader = Reader(path)
+    done = Imported(path, reader.sha256())
+    with store.cursor() as cursor:
+        done.already = bool(cursor.execute("SELECT 1 FROM imports WHERE sha256 = $sha256", {"sha256": done.sha256}).fetchone())
+    if not done.already:
+        parts: dict[str, list[pa.Table]] = {}
+        for table, rows in _tables(reader, settings, done, now):
+            parts.setdefault(table, []).append(rows)
+        store.append_all({table: pa.concat_tables(rows) for table, rows in parts.items()})
+    return done
+
+
+def _tables(reader: Reader, settings: Settings, done: Imported, now: datetime) -> Iterator[tuple[str, pa.Table]]:
+    core = Core(settings)
+    used = 0
+    for line in reader:
+        core.advance(line.t)
+        feed(core, line)
+        used += 1
+        if used % LINES_PER_TAKE == 0:
+            yield from _taken(core, done)
+    done.truncated = reader.truncated
+    if not used:
+        raise PoascopeError(
+            f"capture: {reader.path} - no line of it is a recorded message ({reader.counts['lines']} lines); is it a recording?"
+        )
+    done.open_requests = core.finish()
+    yield from _taken(core, done)
+    done.counts = {**core.counts(), **reader.counts}
+    record = {"sha256": done.sha256, "name": reader.path.name, "imported_at": now, "lines": reader.counts["lines"]}
+    schema = pa.schema({"sha256": pa.string(), "name": pa.string(), "imported_at": pa.timestamp("us"), "lines": pa.uint64()})
+    yield "imports", pa.Table.from_pylist([record], schema)
+
+
+def _taken(core: Core, done: Imported) -> Iterator[tuple[str, pa.Table]]:
+    for table, rows in core.take().items():
+        done.rows[table] += rows.num_rows
+        yield table, rows
+
+
+def feed(core: Core, line: Line) -> None:
+    """One recorded line into the core."""
+    if line.src == "nats" and line.subject is not None and line.data is not None:
+        core.feed_nats(line.t, line.subject, line.data)
+    elif line.src == "metrics" and line.target is not None and line.body is not None:
+        core.feed_metrics(line.t, line.target, line.body)
+    elif line.src == "gap" and line.target is not None and line.since is not None:
+        core.gap(line.target, line.kind or "unknown", line.since, line.until, line.count)
+    else:
+        core.count(line.src, "error in the recording" if line.error else "incomplete line")
+
+
+# Counters of what went as it should; everything else is worth a line of its own.
+_ORDINARY = ("messages:", "scrapes:", "copies:", "lines")
+
+
+def summary(done: Imported) -> dict[str, Any]:
+    """What to tell whoever asked for the import."""
+    return {
+        "capture": str(done.path),
+        "sha256": done.sha256,
+        "already": done.already,
+        "truncated": done.truncated,
+        "rows": dict(sorted(done.rows.items())),
+        "open_requests": done.open_requests,
+        "lines": done.counts.get("lines", 0),
+        "notable": {name: n for name, n in sorted(done.counts.items()) if n and not name.startswith(_ORDINARY)},
+        "counts": dict(sorted(done.counts.items())),
+    }
