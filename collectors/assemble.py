@@ -27,6 +27,7 @@ class Leg:
     freed_at: float | None = None
     inflight: int | None = None
     counted: bool = False
+    prefilled: bool | None = None
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ class Assembler:
             else:
                 self.counters["duplicate"] += 1
             return []
-        leg.added_at, leg.worker = at, event.worker
+        leg.added_at, leg.worker, leg.prefilled = at, event.worker, event.prefilled
         key = (component, event.worker)
         leg.inflight = self.inflight[key]
         if leg.freed_at is None:
@@ -222,6 +223,8 @@ class Assembler:
 
     def _settle_alone(self, request: Open, leg: Leg, now: float, graceless: bool) -> list[Finished]:
         role = self.role(leg.component)
+        if leg.prefilled:
+            return self._without_start(request) if graceless else []
         if role == "prefill":
             # Handed over and between the pools, unless it was given up before its prompt was read.
             return self._lose(request, now) if graceless and leg.marked_at is None else []
@@ -259,11 +262,10 @@ class Assembler:
 
     def _lose(self, request: Open, now: float) -> list[Finished]:
         first, second = self.split(request)
-        self._forget(request, second.component if second else "")
-        arrived = first.added_at if first else second.added_at if second else None
+        arrived = _arrived(first, second)
         if arrived is None:
-            self.counters["without_start"] += 1
-            return []
+            return self._without_start(request)
+        self._forget(request, second.component if second else "")
         self.counters["lost"] += 1
         return [self._snapshot(request, first, second, arrived, now, lost=True)]
 
@@ -275,12 +277,13 @@ class Assembler:
             return None, None
         if len(legs) > 1:
             return self._order(legs)
-        return (None, legs[0]) if self.role(legs[0].component) in ("decode", "aggregated") else (legs[0], None)
+        alone = legs[0].prefilled or self.role(legs[0].component) in ("decode", "aggregated")
+        return (None, legs[0]) if alone else (legs[0], None)
 
     def view(self, request: Open, now: float) -> Finished | None:
         """An open request as a row of the window; None before its beginning is known."""
         first, second = self.split(request)
-        arrived = first.added_at if first else second.added_at if second else None
+        arrived = _arrived(first, second)
         return None if arrived is None else self._snapshot(request, first, second, arrived, now, lost=False)
 
     def _snapshot(self, request: Open, first: Leg | None, second: Leg | None, arrived: float, now: float, *, lost: bool) -> Finished:
@@ -313,3 +316,10 @@ class Assembler:
             leg.counted = False
             key = (leg.component, leg.worker)
             self.inflight[key] -= 1
+
+
+def _arrived(first: Leg | None, second: Leg | None) -> float | None:
+    """When the request was first routed; None when that was not heard, also when its only known leg says it was prefilled before."""
+    if first:
+        return first.added_at
+    return second.added_at if second and not second.prefilled else None

@@ -147,6 +147,12 @@ class Core:
             if deployment in (None, one.name):
                 one.losses.append((until if until is not None else since, count or 1))
 
+    def recall(self, at: float, deployment: str, event: Event) -> None:
+        """A control message that the store already has as a row: only what it put in force is learnt."""
+        if isinstance(event, Control | Deleted):
+            self.decisions.row(at, deployment, event)
+            self._in_force(deployment)
+
     def count(self, what: str, reason: str) -> None:
         """Something the edge noticed, added to the counters."""
         self._count(what, reason, "")
@@ -316,6 +322,9 @@ class Core:
 
     def _control(self, at: float, deployment: str, event: Control | Deleted) -> None:
         self.rows.put("decisions", **self.decisions.row(at, deployment, event))
+        self._in_force(deployment)
+
+    def _in_force(self, deployment: str) -> None:
         if deployment in self.deployments:
             self.deployments[deployment].mode = self.decisions.modes.get(deployment)
 

@@ -89,11 +89,9 @@ class Rows:
         self._counts[table] = count + 1
 
     def take(self) -> dict[str, pa.Table]:
-        """Everything put since the last call, and an empty buffer."""
-        taken = {
+        """Everything put since the last call, and an empty buffer. May run on another thread than `put`."""
+        full, self._columns, self._counts = self._columns, {}, {}
+        return {
             table: pa.table([pa.array(columns[f.name], f.type) for f in SCHEMAS[table]], schema=SCHEMAS[table])
-            for table, columns in self._columns.items()
-            if self._counts[table]
+            for table, columns in full.items()
         }
-        self._columns, self._counts = {}, {}
-        return taken

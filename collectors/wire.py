@@ -15,7 +15,8 @@ U32 = 2**32 - 1
 
 
 class Added(msgspec.Struct, frozen=True):
-    """A router sent a request to a worker. `isl` and `overlap` come from 0.9, `effective_prefill_tokens` from 1.x; tokens and blocks."""
+    """A router sent a request to a worker. `isl` and `overlap` come from 0.9, `effective_prefill_tokens` from 1.x; tokens and blocks.
+    `prefilled`: the prompt was read elsewhere before (1.x; None on 0.9, which does not say)."""
 
     request_id: str
     worker: tuple[int, int]
@@ -24,6 +25,7 @@ class Added(msgspec.Struct, frozen=True):
     overlap: int | None
     effective_prefill_tokens: int | None
     token_sequence: tuple[int, ...] | None
+    prefilled: bool | None = None
 
 
 class Marked(msgspec.Struct, frozen=True):
@@ -132,6 +134,7 @@ class _AddRequest(msgspec.Struct):
     isl: int | None = None
     overlap: int | None = None
     prefill_load_hint: _LoadHint | None = None
+    track_prefill_tokens: bool | None = None
 
 
 class _Variant(msgspec.Struct):
@@ -275,6 +278,8 @@ def _hashes(values: Iterable[int]) -> tuple[int, ...]:
 def _active_sequence(payload: bytes) -> Added | Marked | Freed:
     said = _sequence.decode(payload)
     worker = _worker(said.worker.worker_id, said.worker.dp_rank)
+    if not 0 <= said.router_id <= U64:
+        raise _Refused("router id out of range")
     if said.data == "MarkPrefillCompleted":
         return Marked(said.request_id, worker)
     if said.data == "Free":
@@ -284,7 +289,10 @@ def _active_sequence(payload: bytes) -> Added | Marked | Freed:
     add = said.data.AddRequest
     hint = add.prefill_load_hint.initial_effective_prefill_tokens if add.prefill_load_hint else None
     tokens = None if add.token_sequence is None else _hashes(add.token_sequence)
-    return Added(said.request_id, worker, said.router_id, _count(add.isl, U32), _count(add.overlap, U32), _count(hint, U32), tokens)
+    prefilled = None if add.track_prefill_tokens is None else not add.track_prefill_tokens
+    return Added(
+        said.request_id, worker, said.router_id, _count(add.isl, U32), _count(add.overlap, U32), _count(hint, U32), tokens, prefilled
+    )
 
 
 def _kv_change(said: _WorkerKvEvent) -> KvChange:
