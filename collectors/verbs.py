@@ -1,4 +1,4 @@
-"""`record` and `import`: what a cluster says into a file, and a file into a store."""
+"""`collect` watches a cluster, `doctor` says what that lacks; `record` puts one into a file, `import` a file into a store."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,25 @@ from poascope.verbs import verb
 
 def register(cli: typer.Typer) -> None:
     """Add this package's verbs to the command line."""
+    events, metrics = ("nats_url", "nats_credentials", "namespaces"), ("prometheus_url", "scrape", "scrape_interval_s")
+    api = ("api_host", "api_port", "api_token")
+    cli.command("collect")(verb(*events, *metrics, "store", *api, "window_s", "lost_after_s", "preset")(collect))
     cli.command("record")(verb("nats_url", "nats_credentials", "scrape", "scrape_interval_s")(record))
     cli.command("import")(verb("store", "window_s", "lost_after_s", "preset")(import_captures))
+
+
+def collect(settings: Settings) -> None:
+    """Watch a cluster: events and metrics into the store, a row of signals a second, and the read API. Ctrl-C stops it."""
+    import logging
+
+    from collectors.process import Collector, serve
+
+    def started(collector: Collector) -> None:
+        typer.echo(f"collecting from {settings.nats_url} into {settings.store}; read API on {collector.url}", err=True)
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    serve(settings, started)
 
 
 def record(

@@ -165,3 +165,8 @@ def metric_samples(cursor: duckdb.DuckDBPyConnection, name: str | None = None, f
 def histogram_samples(cursor: duckdb.DuckDBPyConnection, name: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
     """ts, target, name, labels (JSON), le (bounds), counts (cumulative), total of histograms, by time."""
     return read(cursor, "histogram_samples", {"name": name, "from": from_, "to": to}).read_all()
+
+
+def resume(cursor: duckdb.DuckDBPyConnection) -> pa.Table:
+    """One row: signals_at and control_at, up to when the store already has signals and the control bucket's entries; NULL for none."""
+    return read(cursor, "resume", {}).read_all()

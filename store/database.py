@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -55,18 +56,28 @@ class Store:
 
     def append(self, table: str, rows: pa.Table) -> None:
         """Add the rows in one transaction; columns go by name, those left out are NULL. Raises PoascopeError, then none were added."""
-        if not rows.num_rows:
+        self.append_all({table: rows})
+
+    def append_all(self, tables: Mapping[str, pa.Table]) -> None:
+        """Add rows to several tables, all or none of them. Raises PoascopeError; its cause is DuckDB's own error."""
+        given = {name: rows for name, rows in tables.items() if rows.num_rows}
+        if not given:
             return
         with self._writing:
             cursor = self._connection.cursor()
             try:
-                cursor.register("incoming", rows)
-                names = ", ".join(f'"{column}"' for column in rows.column_names)
-                cursor.execute(f'INSERT INTO "{table}" ({names}) SELECT {names} FROM incoming')
+                cursor.execute("BEGIN")
+                for name, rows in given.items():
+                    cursor.register("incoming", rows)
+                    columns = ", ".join(f'"{column}"' for column in rows.column_names)
+                    cursor.execute(f'INSERT INTO "{name}" ({columns}) SELECT {columns} FROM incoming')
+                    cursor.unregister("incoming")
+                cursor.execute("COMMIT")
             except duckdb.Error as error:
                 if isinstance(error, duckdb.FatalException):
                     self._reopen()
-                raise PoascopeError(f"store: {self.path} - {rows.num_rows} rows of {table} not written ({_first_line(error)})") from error
+                what = ", ".join(f"{rows.num_rows} rows of {name}" for name, rows in given.items())
+                raise PoascopeError(f"store: {self.path} - {what} not written ({_first_line(error)})") from error
             finally:
                 cursor.close()
 

@@ -35,7 +35,7 @@ def test_every_file_prepares_and_is_used(store: Store, name: str) -> None:
     assert set(taken) == declared
     with store.cursor() as cursor:
         needed = {taken[p.name]: 5.0 for p in query.parameters if p.required}
-        assert function(cursor, **needed).num_rows == 0
+        assert function(cursor, **needed).num_rows == (1 if name == "resume" else 0)
 
 
 def test_spans_are_half_open_and_take_any_spelling_of_time(store: Store) -> None:

@@ -1,0 +1,102 @@
+"""Rows from memory to the file: on a thread, in one transaction a flush, and with patience for a full disk."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import duckdb
+import pyarrow as pa
+
+from poascope.errors import PoascopeError
+from store import Store
+
+log = logging.getLogger("poascope.collect")
+
+FLUSH_S = 0.5
+RETRY_S = 2.0
+# What no retry helps: the rows themselves do not fit the table. Everything else (disk, memory) may pass.
+_ROWS_AT_FAULT = (duckdb.ProgrammingError, duckdb.DataError, duckdb.IntegrityError, duckdb.NotSupportedError)
+
+Tables = dict[str, pa.Table]
+OnGap = Callable[[str, str, float, float | None, int | None], None]
+
+
+class Writer:
+    """Takes rows when the last flush is done, so what waits is bounded by the buffer they come from. `trouble` is empty while it works."""
+
+    def __init__(self, store: Store, take: Callable[[], Tables], dropped: Callable[[], int], on_gap: OnGap) -> None:
+        self._store, self._take, self._dropped, self._on_gap = store, take, dropped, on_gap
+        self._waiting: Tables = {}
+        self._wake = asyncio.Event()
+        self._drops: tuple[float, int] | None = None
+        self._dropped_before = 0
+        self.trouble = ""
+        self.written_at: float | None = None
+        self.rows = self.refused = 0
+        self.flush_s = self.flush_s_total = 0.0
+
+    def wake(self) -> None:
+        """Flush now: rows that somebody waits for are there."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(RETRY_S if self.trouble else FLUSH_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write everything there is; on failure it is kept, `trouble` says why, and the next flush tries it again."""
+        if not self._waiting:
+            self._waiting = self._take()
+        self._note_drops()
+        if not self._waiting:
+            return
+        began = time.perf_counter()
+        try:
+            await asyncio.to_thread(self._store.append_all, self._waiting)
+        except PoascopeError as error:
+            await self._failed(error)
+            return
+        self.flush_s = time.perf_counter() - began
+        self.flush_s_total += self.flush_s
+        self.rows += sum(table.num_rows for table in self._waiting.values())
+        self._waiting, self.written_at = {}, time.time()
+        if self.trouble:
+            log.info("store: writing again")
+        self.trouble = ""
+
+    async def _failed(self, error: PoascopeError) -> None:
+        if not isinstance(error.__cause__, _ROWS_AT_FAULT):
+            if not self.trouble:
+                log.error("%s - rows wait in memory", error)
+            self.trouble = str(error)
+            return
+        # One table's rows do not fit: the others are not held back by them.
+        for name, table in list(self._waiting.items()):
+            try:
+                await asyncio.to_thread(self._store.append, name, table)
+            except PoascopeError as single:
+                if not isinstance(single.__cause__, _ROWS_AT_FAULT):
+                    self.trouble = str(single)
+                    return
+                log.error("%s", single)
+                self.refused += table.num_rows
+                self._on_gap("store", "refused", time.time(), None, table.num_rows)
+            else:
+                self.rows += table.num_rows
+            del self._waiting[name]
+
+    def _note_drops(self) -> None:
+        dropped, now = self._dropped(), time.time()
+        if dropped > self._dropped_before:
+            self._drops = (self._drops or (now, 0))[0], (self._drops or (now, 0))[1] + dropped - self._dropped_before
+            self._dropped_before = dropped
+        elif self._drops:
+            self._on_gap("store", "dropped", self._drops[0], now, self._drops[1])
+            self._drops = None
