@@ -177,6 +177,7 @@ class Keeper:
         if child and child.poll() is None:
             raise PoascopeError(f"{process.name}: pid {child.pid} - runs already")
         ports.require_free((process.port,))
+        former = self.state.process(process.name)
         self._spawn(process)
         if process.role == "nats":
             self._until(lambda: probe.nats_ready(self.http, self.ports.nats_monitor), 15, "NATS does not answer", ("nats",))
@@ -186,31 +187,35 @@ class Keeper:
             self._answers(process)
         else:
             self._until(lambda: self._registered((process.name,)), 60, f"{process.name} did not register", (process.name,))
+            # A worker that was killed stays registered for about 10 s, and requests sent to it fail until then.
+            self._until(lambda: not self._is_registered(former), 60, f"the former {process.name} stays registered", (process.name,))
             for frontend in self.plan:
                 if frontend.role == "frontend" and self._lives(frontend.name):
                     self._ready_frontend(frontend)
 
     def _ready_frontend(self, frontend: Process) -> None:
-        """A completed request, and every living worker used; a frontend that missed a worker is started again, twice at most."""
+        """A completed request, and every living worker used; a frontend that read a half-written registration is started again."""
+        missing: set[str] = set()
         for attempt in (1, 2, 3):
             self._answers(frontend)
-            missing: set[str] = set()
-            deadline = time.monotonic() + 8
-            while time.monotonic() < deadline:
-                alive = {p.worker_id for p in self.state.processes if p.worker_id and self._lives(p.name)}
-                try:
-                    missing = {w for w in alive if w} - probe.workers_used(
-                        self.http, frontend.base_url, str(self.files.model), 4 * len(alive)
-                    )
-                except httpx.HTTPError:
-                    continue
-                if not missing:
-                    return
+            missing = self._missed(frontend)
+            if not missing:
+                return
             if attempt < 3:
                 self.tell(f"{frontend.name} missed worker {', '.join(sorted(missing))}: starting it again")
                 self._kill(frontend.name)
                 self._spawn(frontend)
         raise PoascopeError(f"{frontend.name}: never uses worker {', '.join(sorted(missing))} - {self._tail(frontend.name)}")
+
+    def _missed(self, frontend: Process) -> set[str]:
+        """Ids of living workers that serve none of a few bursts of requests to that frontend."""
+        missing = {p.worker_id for p in self.state.processes if p.worker_id and self._lives(p.name)}
+        for _ in range(4):
+            with contextlib.suppress(httpx.HTTPError):
+                missing -= probe.workers_used(self.http, frontend.base_url, str(self.files.model), 4 * len(self.topology.workers))
+            if not missing:
+                break
+        return missing
 
     def _answers(self, process: Process) -> None:
         trouble = "no answer yet"
@@ -232,6 +237,9 @@ class Keeper:
         if known != self.state.processes:
             self._report(self.state.phase, self.state.detail, known)
         return all(any(p.name == name and p.worker_id for p in known) for name in names)
+
+    def _is_registered(self, former: Running | None) -> bool:
+        return former is not None and former.worker_id in discovery.worker_instances(self.files.discovery)
 
     def _until(self, done: Callable[[], bool], timeout_s: float, otherwise: str | Callable[[], str], watch: tuple[str, ...]) -> None:
         """Poll until done. A watched process that ends, or too long a wait, raises PoascopeError with the tail of its log."""
