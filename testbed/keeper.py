@@ -208,13 +208,15 @@ class Keeper:
         raise PoascopeError(f"{frontend.name}: never uses worker {', '.join(sorted(missing))} - {self._tail(frontend.name)}")
 
     def _missed(self, frontend: Process) -> set[str]:
-        """Ids of living workers that serve none of a few bursts of requests to that frontend."""
+        """Ids of living workers that serve none of many requests to that frontend.
+
+        Workers write their registration again every few seconds, and most frontends that read it half-written catch up then.
+        """
         missing = {p.worker_id for p in self.state.processes if p.worker_id and self._lives(p.name)}
-        for _ in range(4):
+        deadline = time.monotonic() + 15
+        while missing and time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError):
                 missing -= probe.workers_used(self.http, frontend.base_url, str(self.files.model), 4 * len(self.topology.workers))
-            if not missing:
-                break
         return missing
 
     def _answers(self, process: Process) -> None:
