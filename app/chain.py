@@ -1,0 +1,89 @@
+"""Wanted, decided, acknowledged, observed: the life of an override, as the sidebar shows it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.charts.frame import number
+from controller.bus import State
+from controller.protocol import REGIMES, Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One line of the chain. `at`: when that became true (Unix s). `good`: False where it failed or lags behind."""
+
+    name: str
+    text: str
+    by: str = ""
+    at: float | None = None
+    good: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """`problem` says why nothing can be told or sent, "" when all is well. `revision` is what a writer has seen with this chain."""
+
+    links: tuple[Link, ...]
+    revision: int = 0
+    running: str = ""
+    reason: str = ""
+    expires_at: float | None = None
+    why: str = ""
+    problem: str = ""
+
+
+def parameters(tau: float | None, omega: float | None) -> str:
+    return "unknown" if tau is None or omega is None else f"τ {tau:g} ω {omega:g}"
+
+
+def wanted(intent: Intent | None, now: float) -> str:
+    """An intent in words. One that has expired wants nothing any more."""
+    if intent is None or intent.mode == "auto" or (intent.expires_at or 0) <= now:
+        return "auto"
+    if intent.mode == "freeze":
+        return "freeze"
+    named = next((name for name, pair in REGIMES.items() if pair == (intent.tau, intent.omega)), "manual")
+    return f"{named} {parameters(intent.tau, intent.omega)}"
+
+
+def observed(row: Mapping[str, Any] | None) -> Link:
+    """The parameters under which the newest requests were really routed, as the signals say."""
+    if row is None:
+        return Link("Observed", "no signals", good=False)
+    return Link("Observed", parameters(number(row.get("tau")), number(row.get("omega"))), "in the signals", row["at"])
+
+
+def chain(state: State | None, row: Mapping[str, Any] | None, now: float, problem: str = "") -> Chain:
+    """The chain of one deployment. Without a state (NATS away, or not asked yet) only what is observed is known."""
+    if state is None:
+        unknown = tuple(Link(name, "unknown", good=False) for name in ("Wanted", "Decided", "Acknowledged"))
+        return Chain((*unknown, observed(row)), problem=problem)
+    intent, target = state.intent.value, state.target.value
+    want = wanted(intent, now)
+    links = [Link("Wanted", want, intent.operator if intent else "by default", state.intent.at)]
+    if target:
+        links.append(Link("Decided", parameters(target.tau, target.omega), target.mode, target.decided_at))
+    else:
+        links.append(Link("Decided", "no controller heard", good=False))
+    for replica, stored in state.acks.items():
+        ack = stored.value
+        if ack is None:
+            continue
+        lags = target is not None and ack.target_revision < state.target.revision
+        text = f"failed: {ack.error}" if ack.error else parameters(ack.tau, ack.omega)
+        by = f"{replica}, not yet the newest" if lags else replica
+        links.append(Link("Acknowledged", text, by, ack.applied_at, good=not (lags or ack.error)))
+    if not state.acks:
+        links.append(Link("Acknowledged", "no gateway heard", good=False))
+    links.append(observed(row))
+    running = intent is not None and want != "auto"
+    return Chain(
+        tuple(links),
+        revision=state.intent.revision,
+        running=want if running else "",
+        reason=intent.reason if intent and running else "",
+        expires_at=intent.expires_at if intent and running else None,
+        why=target.why if target else "",
+        problem=problem,
+    )

@@ -1,0 +1,236 @@
+"""The only cache of the page, and the only client of the read API. One second of a deployment is read once, however many look at it."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import msgspec
+import pandas as pd
+import pyarrow as pa
+
+from app import payload, status
+from app.chain import chain
+from app.charts.frame import with_gaps
+from app.control import Control
+from app.theme import THEMES
+from poascope.errors import PoascopeError, Unreachable
+from poascope.settings import Settings
+
+log = logging.getLogger("poascope.dash")
+KEEP_S = 130.0  # rows held for trends
+WATCHED_S = 20.0  # a deployment nobody asked for this long is not read
+LEAD_S = 0.12  # after the whole second, when the pulse's row should be there
+
+
+class Collector:
+    """The read API as frames. u64 ids come as text: pandas would make floats of them where one is missing."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url
+        self.client = httpx.AsyncClient(base_url=url, headers=headers, timeout=httpx.Timeout(4, connect=1.5))
+
+    async def _get(self, path: str, params: dict[str, Any]) -> httpx.Response:
+        try:
+            return await self.client.get(path, params=params)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"collector: {self.url} - does not answer ({type(error).__name__})") from error
+
+    async def frame(self, name: str, **params: Any) -> pd.DataFrame:
+        """Rows of a named query. Raises Unreachable, or PoascopeError when the collector refuses."""
+        answer = await self._get(f"/query/{name}", {k: v for k, v in params.items() if v is not None})
+        if answer.status_code != 200:
+            raise PoascopeError(f"collector: {name} - answered {answer.status_code}: {answer.text[:200]}")
+        table = pa.ipc.open_stream(answer.content).read_all()
+        for index, field in enumerate(table.schema):
+            if field.type == pa.uint64():
+                table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+        frame: pd.DataFrame = table.to_pandas()
+        return frame
+
+    async def ready(self) -> dict[str, Any]:
+        """`/readyz` as it is: a collector that is not ready still answers."""
+        answer = await self._get("/readyz", {})
+        try:
+            return dict(msgspec.json.decode(answer.content))
+        except (msgspec.DecodeError, TypeError, ValueError) as error:
+            raise PoascopeError(f"collector: {self.url}/readyz - answered {answer.status_code} without JSON") from error
+
+
+class Feed:
+    """What the viewers see, renewed once a second. Answers are bytes, made once for each distinct question of a tick."""
+
+    def __init__(self, collector: Collector, control: Control, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self.collector, self.control, self.clock = collector, control, clock
+        self.objectives = status.Objectives(settings.slo_ttft_s, settings.slo_itl_s)
+        self.deployments: list[str] = []
+        self.down_since: float | None = None
+        self.trouble = ""
+        self.sources: list[dict[str, Any]] = []
+        self.ticked_at = 0.0
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._asked: dict[str, float] = {}
+        self._answers: dict[tuple[Any, ...], asyncio.Task[bytes]] = {}
+        self._listed_at = 0.0
+
+    async def run(self) -> None:
+        """Tick for ever, just after each whole second, when the collector's row is due; a little later again if it was not there yet."""
+        while True:
+            for _ in range(3):
+                try:
+                    fresh = await self.tick()
+                except Exception:
+                    log.exception("dash: a tick failed")
+                    fresh = True
+                if fresh:
+                    break
+                await asyncio.sleep(0.2)
+            await asyncio.sleep(1 - (self.clock() - LEAD_S) % 1)
+
+    async def tick(self) -> bool:
+        """Read what is new. True when nothing newer is to be expected within this second."""
+        now = self.clock()
+        try:
+            self.sources = list((await self.collector.ready()).get("sources", ()))
+            if now - self._listed_at > 5 or not self.deployments:
+                self.deployments = [str(d) for d in (await self.collector.frame("deployments"))["deployment"]]
+                self._listed_at = now
+            moved = [await self._advance(d, now) for d in self.watched()]
+            self.down_since, self.trouble = None, ""
+        except PoascopeError as error:
+            self.down_since, self.trouble = self.down_since or now, str(error)
+            moved = []
+        self.ticked_at = self.clock()
+        self._answers = {}
+        return not moved or any(moved)
+
+    async def _advance(self, deployment: str, now: float) -> bool:
+        rows = self._rows.setdefault(deployment, [])
+        newest = rows[-1]["at"] if rows else None
+        frame = await self.collector.frame(
+            "signals", **{"deployment": deployment, "from": max(newest + 0.001 if newest else 0, now - KEEP_S)}
+        )
+        if not len(frame):
+            return False
+        stamps = frame["ts"].to_numpy("datetime64[us]").astype("int64") / 1e6
+        fresh: list[dict[str, Any]] = [
+            {**{str(k): v for k, v in row.items()}, "at": float(at)} for row, at in zip(frame.to_dict("records"), stamps, strict=True)
+        ]
+        self._rows[deployment] = [r for r in rows if r["at"] > now - KEEP_S] + fresh
+        return True
+
+    def watched(self) -> list[str]:
+        """Deployments that somebody is looking at."""
+        return [d for d in self.deployments if self.clock() - self._asked.get(d, 0) < WATCHED_S]
+
+    def newest(self, deployment: str) -> dict[str, Any] | None:
+        """The newest row of signals that anyone looked at, with `at` in Unix seconds."""
+        rows = self._rows.get(deployment)
+        return rows[-1] if rows else None
+
+    def choose(self, deployment: str | None) -> str | None:
+        """The deployment asked for, if it exists, else the first."""
+        return deployment if deployment in self.deployments else self.deployments[0] if self.deployments else None
+
+    async def answer(self, deployment: str | None, range_s: int, theme: str, after: int | None, *, points: bool = True) -> bytes:
+        """The JSON body for one viewer: `after` is the `cursor` of its last answer (Unix ms), None for everything; or no points at all."""
+        chosen = self.choose(deployment)
+        if chosen:
+            unseen = self.clock() - self._asked.get(chosen, 0) > WATCHED_S
+            self._asked[chosen] = self.clock()
+            if unseen and self.down_since is None:
+                with contextlib.suppress(PoascopeError):  # the next tick says what is wrong
+                    await self._advance(chosen, self.clock())
+        key = (chosen, range_s, theme, after) if points else (chosen,)
+        task = self._answers.get(key)
+        if task is None:
+            task = self._answers[key] = asyncio.create_task(self._compose(chosen, range_s, theme, after, points))
+        body = await task
+        now = self.clock()
+        due_ms = max(0.0, self.ticked_at + 1 - now) * 1e3
+        return b'{"now":%.3f,"next_ms":%.0f,' % (now, due_ms) + body[1:]
+
+    async def _compose(self, deployment: str | None, range_s: int, theme: str, after: int | None, points: bool) -> bytes:
+        body = self._state(deployment)
+        if not points or deployment is None or self.down_since is not None:
+            return payload.encode(body)
+        step = payload.RANGES[range_s]
+        start = after / 1e3 if after else self.clock() - range_s
+        bounds = {"deployment": deployment, "from": start}
+        try:
+            signals, inflight, decisions = await asyncio.gather(
+                self.collector.frame("signals", **bounds) if step == 1 else self.collector.frame("signals_binned", step_s=step, **bounds),
+                self.collector.frame("worker_inflight", step_s=step, **bounds),
+                self.collector.frame("decisions", **bounds),
+            )
+        except PoascopeError as error:
+            self.down_since, self.trouble = self.down_since or self.clock(), str(error)
+            return payload.encode(self._state(deployment))
+        return await asyncio.to_thread(self._draw, body, signals, inflight, decisions, step, theme, after)
+
+    def _draw(
+        self,
+        body: dict[str, Any],
+        signals: pd.DataFrame,
+        inflight: pd.DataFrame,
+        decisions: pd.DataFrame,
+        step: int,
+        theme: str,
+        after: int | None,
+    ) -> bytes:
+        look = THEMES[theme]
+        gapped = with_gaps(signals, step)
+        drawn = payload.figures(gapped, inflight, self.objectives, look)
+        body |= payload.parts(drawn, whole=after is None)
+        body["shapes"] = payload.common(gapped, decisions, look)
+        body["step_ms"] = step * 1000
+        if len(signals):
+            stamps = signals["ts"].to_numpy("datetime64[ms]").astype("int64")
+            body["from"], body["cursor"] = int(stamps[0]), int(stamps[-1])
+        if after is None and body["deployment"] in self._rows:
+            body["trends"] = self._trends(body["deployment"])
+        return payload.encode(body)
+
+    def _trends(self, deployment: str) -> dict[str, list[float | None]]:
+        rows = self._rows[deployment]
+        found: dict[str, list[float | None]] = {}
+        for end in range(max(1, len(rows) - 59), len(rows) + 1):
+            for tile in status.tiles(rows[max(0, end - 1) : end], self.objectives):
+                found.setdefault(tile.key, []).append(tile.point)
+        return found
+
+    def _state(self, deployment: str | None) -> dict[str, Any]:
+        rows = self._rows.get(deployment or "", [])
+        newest = rows[-1] if rows else None
+        return {
+            "deployment": deployment,
+            "deployments": self.deployments,
+            "down_since": self.down_since,
+            "source": self._source(deployment),
+            "verdict": status.verdict(newest, self.clock() - newest["at"] if newest else None, self.objectives),
+            "tiles": status.tiles(rows, self.objectives),
+            "sources": self.sources,
+            "chain": chain(self.control.states.get(deployment or ""), newest, self.clock(), self.control.problem),
+        }
+
+    def _source(self, deployment: str | None) -> dict[str, str]:
+        """Whether there is anything to look at: `ok`, `down` (the collector does not answer) or `empty` (it has heard nothing)."""
+        if self.down_since is not None:
+            return {
+                "state": "down",
+                "title": f"The collector at {self.collector.url} does not answer.",
+                "todo": "Start it with poascope collect, or check api_host and api_port. This page reconnects by itself.",
+                "detail": self.trouble,
+            }
+        if deployment is None:
+            return {
+                "state": "empty",
+                "title": "No deployment heard yet.",
+                "todo": "The collector is running and listens. What is missing:",
+                "detail": "",
+            }
+        return {"state": "ok", "title": "", "todo": "", "detail": ""}

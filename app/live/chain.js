@@ -1,0 +1,92 @@
+// Wanted, decided, acknowledged, observed, as live.js hears it once a second. Text nodes only. Tells Python the revision it shows.
+
+const views = new WeakMap();
+
+function make(tag, className, parent, text) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  parent?.append(node);
+  return node;
+}
+
+const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
+
+function left(seconds) {
+  const s = Math.max(0, Math.ceil(seconds));
+  const minutes = Math.floor(s / 60) % 60;
+  return s >= 3600 ? `${Math.floor(s / 3600)} h ${String(minutes).padStart(2, "0")} min` : `${minutes} min ${String(s % 60).padStart(2, "0")} s`;
+}
+
+class Chain {
+  constructor(parent) {
+    this.root = make("div", "pw pw-side", parent);
+    this.root.dataset.testid = "chain";
+    this.list = make("dl", "pw-chain", this.root);
+    this.run = make("p", "pw-run", this.root);
+    this.why = make("p", "pw-why", this.root);
+    this.problem = make("p", "pw-problem", this.root);
+    this.problem.setAttribute("role", "alert");
+    this.hear = (event) => this.take(event.detail);
+    window.addEventListener("poascope", this.hear);
+    this.ticker = setInterval(() => this.tick(), 1000);
+    if (window.poascopeLast) this.take(window.poascopeLast);
+  }
+
+  stop() {
+    window.removeEventListener("poascope", this.hear);
+    clearInterval(this.ticker);
+    this.root.remove();
+  }
+
+  take({ chain, theme, skew }) {
+    this.root.dataset.theme = theme;
+    this.chain = chain;
+    this.skew = skew;
+    const said = JSON.stringify(chain.links);
+    if (said !== this.said) {
+      this.said = said;
+      this.list.replaceChildren();
+      for (const link of chain.links) {
+        make("dt", "", this.list, link.name);
+        const value = make("dd", link.good ? "" : "pw-off", this.list, link.text);
+        value.dataset.link = link.name.toLowerCase();
+        const when = [link.by, link.at ? clock(link.at) : ""].filter(Boolean).join(", ");
+        if (when) make("small", "", value, when);
+      }
+    }
+    this.problem.textContent = chain.problem ? `Overrides cannot be sent now. ${chain.problem}` : "";
+    this.why.textContent = chain.running ? "" : chain.why;
+    this.tick();
+    if (!chain.problem && this.tell && chain.revision !== this.told) {
+      this.told = chain.revision;
+      this.tell("revision", chain.revision);
+    }
+  }
+
+  tick() {
+    if (!this.chain) return;
+    const { running, expires_at: end, reason } = this.chain;
+    const text = running ? `${running} for another ${left(end - Date.now() / 1000 - this.skew)}` : "";
+    if (this.run.firstChild?.textContent === text && this.run.lastChild?.textContent === reason) return;
+    this.run.replaceChildren();
+    if (!running) return;
+    make("b", "", this.run, text);
+    make("span", "", this.run, reason);
+  }
+}
+
+export default function ({ data, parentElement, setStateValue }) {
+  let view = views.get(parentElement);
+  if (data.note !== null) {
+    if (!view) views.set(parentElement, (view = { root: make("p", "pw-note", parentElement), stop() { this.root.remove(); } }));
+    view.root.textContent = data.note;
+    view.root.dataset.kind = data.kind;
+    view.root.setAttribute("role", "status");
+  } else {
+    if (!view) views.set(parentElement, (view = new Chain(parentElement)));
+    view.tell = setStateValue;
+    if (window.poascopeLast) view.take(window.poascopeLast);
+  }
+  return () => { view.stop(); views.delete(parentElement); };
+}

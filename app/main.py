@@ -1,0 +1,10 @@
+"""The frame round every page: navigation, the quiet, and what all pages share. Streamlit runs this file for every viewer."""
+
+import streamlit as st
+
+from app.pages import live
+from app.quiet import STYLE
+
+st.set_page_config(page_title="poascope", layout="wide", initial_sidebar_state="auto")
+st.html(f"<style>{STYLE}</style>")
+st.navigation([st.Page(live.render, title="Live", url_path="", default=True)]).run()

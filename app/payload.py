@@ -1,0 +1,72 @@
+"""What the live component is told: figures once, then points. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.charts import bands
+from app.charts.cache import kv_hit
+from app.charts.latency import itl, ttft
+from app.charts.load import throughput, workers
+from app.charts.poa import poa
+from app.status import Objectives
+from app.theme import Theme
+
+# range in seconds -> bin in seconds: at most 720 points a line
+RANGES: Mapping[int, int] = {300: 1, 900: 2, 3600: 5, 21600: 30, 86400: 120}
+PANELS = (
+    ("poa", "Price of anarchy", "sum of latencies over the optimum; hollow where it is withheld"),
+    ("ttft", "Time to first token", "answered requests, and with those still waiting"),
+    ("workers", "In flight by worker", "prefill solid, decode dashed"),
+    ("throughput", "Throughput", "requests per second, and requests in the system"),
+    ("itl", "Inter-token latency", "decode"),
+    ("kv", "KV cache hits", "prompt blocks already on the worker chosen"),
+)
+COMMON = ("band:", "mark:")
+
+
+def figures(signals: pd.DataFrame, inflight: pd.DataFrame, objectives: Objectives, theme: Theme) -> dict[str, go.Figure]:
+    return {
+        "poa": poa(signals, theme=theme),
+        "ttft": ttft(signals, slo_s=objectives.slo_ttft_s, theme=theme),
+        "workers": workers(inflight, signals, theme=theme),
+        "throughput": throughput(signals, theme=theme),
+        "itl": itl(signals, slo_s=objectives.slo_itl_s, theme=theme),
+        "kv": kv_hit(signals, theme=theme),
+    }
+
+
+def _arrays(trace: Mapping[str, Any], shared: dict[tuple[int, ...], int]) -> dict[str, Any]:
+    """The arrays of a trace. `x` becomes an index into the list of distinct time axes, since most traces share one."""
+    found: dict[str, Any] = {"x": shared.setdefault(tuple(trace["x"]), len(shared)), "y": list(trace["y"])}
+    if trace.get("text") is not None:
+        found["text"] = list(trace["text"])
+    if "error_y" in trace:
+        found["array"], found["arrayminus"] = list(trace["error_y"]["array"]), list(trace["error_y"]["arrayminus"])
+    return found
+
+
+def common(signals: pd.DataFrame, decisions: pd.DataFrame, theme: Theme) -> list[dict[str, Any]]:
+    return [*bands.shapes(signals, theme), *bands.marks(decisions, theme)]
+
+
+def parts(drawn: Mapping[str, go.Figure], *, whole: bool) -> dict[str, Any]:
+    """`{"xs": [[ms]], "points": {panel: {uid: arrays}}}`, and with `whole` the figures they belong to, without their data."""
+    shared: dict[tuple[int, ...], int] = {}
+    plain = {key: figure.to_plotly_json() for key, figure in drawn.items()}
+    points = {key: {t["uid"]: _arrays(t, shared) for t in figure["data"]} for key, figure in plain.items()}
+    found: dict[str, Any] = {"points": points, "xs": [list(x) for x in shared]}
+    if whole:
+        for figure in plain.values():
+            layout = figure["layout"]
+            layout["shapes"] = [s for s in layout.get("shapes", ()) if not s["name"].startswith(COMMON)]
+            figure["data"] = [{k: v for k, v in t.items() if k not in ("x", "y", "text")} for t in figure["data"]]
+        found["figures"] = plain
+    return found
+
+
+def encode(value: Any) -> bytes:
+    return msgspec.json.encode(value)

@@ -1,0 +1,27 @@
+"""Streamlit's own furniture, made quiet: less padding, no decoration, figures that line up."""
+
+STYLE = """
+.stApp { font-variant-numeric: tabular-nums; }
+[data-testid="stHeader"] { background: transparent; height: 2.25rem; min-height: 2.25rem; }
+[data-testid="stDecoration"], [data-testid="stStatusWidget"], [data-testid="stAppDeployButton"], footer { display: none !important; }
+[data-testid="stMainBlockContainer"] { padding: 1.1rem 1.6rem 2rem; max-width: 2200px; }
+[data-testid="stMain"] [data-testid="stVerticalBlock"] { gap: .7rem; }
+[data-testid="stSidebarHeader"] { height: 2.25rem; min-height: 2.25rem; padding-top: .4rem; margin-bottom: 0; }
+[data-testid="stSidebarContent"] { padding: 0 .7rem; }
+[data-testid="stSidebarContent"] [data-testid="stSidebarUserContent"] { padding: 0 .5rem 1.5rem; }
+[data-testid="stSidebar"] [data-testid="stHtml"] { padding: 0; }
+[data-testid="stSidebar"] [data-testid="stVerticalBlock"] { gap: .6rem; }
+[data-testid="stSidebar"] { border-right: 1px solid var(--st-border-color, rgba(128,128,128,.2)); }
+[data-testid="stSidebar"] [data-testid="stForm"] { padding: 0; border: 0; }
+[data-testid="stWidgetLabel"] p { font-size: .8rem; }
+[data-stale="true"] { opacity: 1 !important; transition: none !important; }
+.po-title { font-size: 15px; font-weight: 600; margin: 0; padding: 0; }
+.po-note { font-size: 12.5px; line-height: 1.4; margin: 0; opacity: .7; }
+.po-note { font-size: 12.5px; line-height: 1.4; margin: 0; opacity: .7; }
+@media (max-width: 640px) {
+  [data-testid="stMainBlockContainer"] { padding: 2.3rem .8rem 1.5rem; }
+  .st-key-toolbar button { padding: 0 .5rem; min-height: 1.9rem; }
+  .st-key-toolbar button p { font-size: 12.5px; }
+  .st-key-toolbar { gap: .5rem; }
+}
+"""

@@ -1,0 +1,161 @@
+"""The dashboard's process: Streamlit's app and our own routes beside it, on one origin, under uvicorn.
+
+`/live` answers what the live component polls; `/assets/` serves plotly.js as the plotly package ships it. st.App has limits: one
+app a process, no routes under Streamlit's own (`/_stcore`, `/media`, `/component`, `/static`), and options are set before it is made.
+"""
+
+import asyncio
+import contextlib
+import gc
+import gzip
+import hmac
+import ipaddress
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from http.cookies import SimpleCookie
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import plotly
+import streamlit as st
+import uvicorn
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from streamlit import config
+
+from app import here, payload, theme
+from app.control import Control
+from app.data import Collector, Feed
+from poascope.errors import Misconfigured, PoascopeError
+from poascope.settings import Settings
+
+COOKIE = "poascope_dash"
+BUNDLE = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+FOREVER = "public, max-age=31536000, immutable"
+
+
+def loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Lets nobody in without the token: once as `?token=`, then as a cookie, or as a bearer. HTTP and WebSocket alike."""
+
+    app: ASGIApp
+    token: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        asked = query.get("token", [""])[0]
+        jar = SimpleCookie(headers.get("cookie", ""))
+        held = jar[COOKIE].value if COOKIE in jar else headers.get("authorization", "").removeprefix("Bearer ")
+        if self._is(held):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 4401})
+        elif self._is(asked):
+            answer: Response = RedirectResponse(scope["path"], status_code=303)
+            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            await answer(scope, receive, send)
+        else:
+            answer = PlainTextResponse(
+                "poascope: this dashboard needs its token - open it once with ?token=<dash_token>\n", status_code=401
+            )
+            await answer(scope, receive, send)
+
+    def _is(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def plotly_path() -> str:
+    return f"/assets/plotly-{plotly.__version__}.min.js"
+
+
+def routes(feed: Feed) -> list[Route]:
+    """`/live` and the plotly.js bundle, compressed once."""
+    packed = gzip.compress(BUNDLE.read_bytes(), 9)
+
+    async def live(request: Request) -> Response:
+        asked = request.query_params
+        try:
+            range_s, after = int(asked.get("range", "300")), int(asked["after"]) if asked.get("after") else None
+        except ValueError:
+            return JSONResponse({"error": "range and after: whole numbers"}, status_code=400)
+        look = asked.get("theme", "light")
+        if range_s not in payload.RANGES or look not in theme.THEMES:
+            return JSONResponse({"error": f"range: one of {', '.join(map(str, payload.RANGES))}; theme: light or dark"}, status_code=400)
+        body = await feed.answer(asked.get("deployment"), range_s, look, after, points=asked.get("points") != "0")
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+
+    async def bundle(request: Request) -> Response:
+        headers = {"Cache-Control": FOREVER, "Content-Encoding": "gzip", "Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
+        return Response(packed, media_type="text/javascript", headers=headers)
+
+    return [Route("/live", live), Route(plotly_path(), bundle)]
+
+
+def build(settings: Settings) -> st.App:
+    """The ASGI app. Raises Misconfigured when others could reach it without a token."""
+    if not loopback(settings.dash_host) and not settings.dash_token:
+        raise Misconfigured(f"dash_host: {settings.dash_host} - not loopback, so dash_token must be set")
+    for option, value in theme.streamlit_options().items():
+        config.set_option(option, value)
+    host = f"[{settings.api_host}]" if ":" in settings.api_host else settings.api_host
+    reached = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+    control = Control(settings)
+    feed = Feed(Collector(f"http://{reached}:{settings.api_port}", settings.api_token), control, settings)
+    here.use(here.Here(settings, feed, control, plotly_path()))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: st.App) -> AsyncIterator[None]:
+        import app.pages.live  # noqa: F401 - loaded before the freeze, so that no viewer pays for it
+
+        # Streamlit runs a full collection after every script run: without this it walks every module's objects each time (70 ms).
+        gc.collect()
+        gc.freeze()
+        tasks = [asyncio.create_task(feed.run()), asyncio.create_task(control.run(feed.watched))]
+        try:
+            yield None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await feed.collector.client.aclose()
+
+    guard = [Middleware(Guard, token=settings.dash_token)] if settings.dash_token else []
+    return st.App(Path(__file__).parent / "main.py", routes=routes(feed), middleware=guard, lifespan=lifespan)
+
+
+def serve(settings: Settings) -> None:
+    """Run until told to stop. Raises PoascopeError when the port is taken."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            build(settings),
+            host=settings.dash_host,
+            port=settings.dash_port,
+            log_level="warning",
+            timeout_graceful_shutdown=2,
+            ws_ping_interval=20,
+        )
+    )
+    try:
+        server.run()
+    except SystemExit as stopped:
+        raise PoascopeError(
+            f"dash: {settings.dash_host}:{settings.dash_port} - cannot be bound, is another dashboard running?"
+        ) from stopped
