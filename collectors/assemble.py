@@ -49,8 +49,10 @@ class Open:
 class Finished:
     """A request as the table has it. Times are Unix seconds.
 
-    `finished`: the worker that decoded freed it. `lost`: it was silent too long, or its prefill was given up;
-    `finished_at` is then None and `ended_at` the moment it was declared lost, which is when windows see it.
+    `finished`: it got its first token and the worker that decoded freed it. `lost`: it was freed without ever getting a token (what a
+    router does when a worker refuses or dies, seen on 1.4.2), or was silent too long; `finished_at` is then None and `ended_at` the
+    moment it was declared lost, which is when windows see it. A stream cut after its first token is freed at once by the router and
+    looks like a short answer: no event tells it apart.
     Aggregated, or prefilled where it was decoded: prefill fields None and `decode_started_at` = `arrived_at`.
     """
 
@@ -204,6 +206,8 @@ class Assembler:
         if not graceless and (first.marked_at is None or second.marked_at is None):
             return []
         self._pairs[first.component, second.component] += 1
+        if second.marked_at is None:
+            return self._lose(request, now)
         return [self._finish(request, first, second)]
 
     def _without_start(self, request: Open) -> list[Finished]:
@@ -230,6 +234,8 @@ class Assembler:
             return self._lose(request, now) if graceless and leg.marked_at is None else []
         if not graceless and (role is None or leg.marked_at is None):
             return []
+        if leg.marked_at is None:
+            return self._lose(request, now)
         if role is None or role == "aggregated":
             self._alone[leg.component] += 1
         return [self._finish(request, None, leg)]

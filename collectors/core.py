@@ -188,10 +188,22 @@ class Core:
                 continue
             for finished in deployment.assembler.advance(now):
                 self._ended(deployment, finished)
+            for component, worker in deployment.gone(now):
+                self._worker_gone(deployment, component, worker, now)
             deployment.forget(now)
             signals.append(self._pulse(deployment, now))
             self._workers(deployment, now)
         return signals
+
+    def _worker_gone(self, deployment: Deployment, component: str, worker: tuple[int, int], now: float) -> None:
+        lost = deployment.assembler.lose_worker(now, worker)
+        for finished in lost:
+            self._ended(deployment, finished)
+        since = deployment.reported.pop(worker, now)
+        deployment.worker_seen.pop((component, worker), None)
+        # No event was missed, so this is no gap in the windows; it says since when the worker is gone.
+        place = {"source": f"worker:{component}:{worker[0]}:{worker[1]}", "deployment": deployment.name}
+        self.rows.put("gaps", **place, kind="worker gone", **{"from": since, "to": now}, count=len(lost))
 
     def _pulse(self, deployment: Deployment, now: float) -> dict[str, Any]:
         targets = self._targets(deployment.name)
@@ -272,6 +284,7 @@ class Core:
         match event:
             case Added():
                 deployment.saw_worker(component, event.worker, received_at)
+                deployment.routers[event.router_id] = received_at
                 first = event.request_id not in deployment.assembler.open
                 ended = deployment.assembler.add(at, component, event, deployment.regime)
                 if first and event.request_id in deployment.assembler.open:
@@ -282,10 +295,14 @@ class Core:
             case Freed():
                 ended = deployment.assembler.free(at, component, event)
             case Load():
-                source = "worker" if event.kv_used_blocks is not None or message.publisher == event.worker[0] else "router"
-                deployment.load(message.component, source, event)
+                # On 0.9 a process speaks under one id for all its workers: only routers are told apart, by what they route.
+                own = message.publisher not in deployment.routers if message.component is None else event.kv_used_blocks is not None
+                if own:
+                    deployment.reported[event.worker] = received_at
+                deployment.load(message.component, "worker" if own else "router", event)
             case Step():
                 deployment.saw_worker(component, event.worker, received_at)
+                deployment.reported[event.worker] = received_at
                 deployment.step(at, component, event)
             case KvChange():
                 self._kv(deployment, component, event, at)
@@ -331,6 +348,8 @@ class Core:
     def _ended(self, deployment: Deployment, finished: Finished) -> None:
         targets = self._targets(deployment.name)
         blocks, overlap = blocks_of(finished, self._block_tokens(targets))
+        if overlap is None and (tokens := finished.source.token_sequence) and (worker := finished.prefill or finished.decode):
+            overlap = (deployment.prefixes.overlaps(tokens, finished.arrived_at) or {}).get(worker)
         profile = self.profiles.profile(finished.source.router_id)
         deployment.ended(Routed(finished, blocks, overlap, profile))
         models = {model for target in targets for model in self._models.get(target, ())}

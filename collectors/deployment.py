@@ -1,7 +1,7 @@
 """What one deployment is doing now: requests under way and just finished, engine steps, loads; and the window a pulse looks at."""
 
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ HISTORY_S, HISTORY_N = 1800.0, 2000
 TTFT_WINDOW_S, ITL_WINDOW_S = 60.0, 30.0
 MAX_STEPS = 100_000
 NEWEST_S = 5.0
+GONE_S = 15
 WORKER_FORGOTTEN_S = 600.0
 
 
@@ -76,6 +77,9 @@ class Deployment:
         self.loads: dict[tuple[Worker, str], Latest] = {}
         self.worker_seen: OrderedDict[tuple[str, Worker], float] = OrderedDict()
         self.component_of: dict[Worker, str] = {}
+        self.routers: dict[int, float] = {}
+        self.reported: dict[Worker, float] = {}
+        self._quiet: Counter[Worker] = Counter()
         self.events_as_of: float | None = None
         self.mode: str | None = None
         self.memory: Memory | None = None
@@ -114,6 +118,24 @@ class Deployment:
                 latest.fields[field] = value
                 latest.changed = True
 
+    def gone(self, now: float) -> list[tuple[str, Worker]]:
+        """Workers that hold decoding requests and used to report on themselves, and have not for `GONE_S` in which others were heard.
+
+        A worker that decodes reports with every block or step. Seconds in which the whole deployment was silent do not count:
+        then it is the bus that is down.
+        """
+        heard = self.events_as_of is not None and self.events_as_of > now - 1
+        found: list[tuple[str, Worker]] = []
+        for component, worker in self.worker_seen:
+            loaded = self.assembler.inflight[component, worker] > 0 and self.assembler.role(component) in ("decode", "aggregated")
+            if not loaded or self.reported.get(worker, now) > now - 1:
+                self._quiet.pop(worker, None)
+            elif heard:
+                self._quiet[worker] += 1
+                if self._quiet[worker] >= GONE_S:
+                    found.append((component, worker))
+        return found
+
     def ended(self, routed: Routed) -> None:
         self.recent.append(routed)
         if not routed.request.lost:
@@ -130,11 +152,15 @@ class Deployment:
             self.steps.popleft()
         while self.losses and self.losses[0][0] < now - max(self.config.window_s, TTFT_WINDOW_S):
             self.losses.popleft()
+        for router in [r for r, heard in self.routers.items() if heard < now - WORKER_FORGOTTEN_S]:
+            del self.routers[router]
         while self.worker_seen and next(iter(self.worker_seen.values())) < now - WORKER_FORGOTTEN_S:
             (component, worker), _ = self.worker_seen.popitem(last=False)
             self.assembler.inflight.pop((component, worker), None)
             self.component_of.pop(worker, None)
             self.prefixes.drop(worker)
+            self.reported.pop(worker, None)
+            self._quiet.pop(worker, None)
             for key in [k for k in self.loads if k[0] == worker]:
                 del self.loads[key]
 

@@ -43,6 +43,9 @@ class Cache:
         past = self._removed.get(block)
         return past is not None and past[0] <= at < past[1]
 
+    def knows(self, block: int) -> bool:
+        return block in self._held or block in self._removed
+
     def overlap(self, blocks: Iterable[int], at: float) -> int:
         """How many leading blocks were held at that moment."""
         count = 0
@@ -63,11 +66,14 @@ class Prefixes:
         if event.tier in (None, "device", "gpu"):
             self.caches.setdefault(event.worker, Cache()).change(at, event)
 
-    def overlaps(self, blocks: tuple[int, ...], at: float) -> dict[Worker, int]:
-        """For every worker that publishes cache events: the leading blocks it held at `at`.
+    def overlaps(self, blocks: tuple[int, ...], at: float) -> dict[Worker, int] | None:
+        """For every worker that publishes cache events: the leading blocks it held at `at`. None when no cache ever knew the first block:
+        then these are not the hashes that cache events use, and nothing was said about overlap.
 
-        Hashes of a request and of cache events are the same on 0.9. On 1.6 a request carries other hashes, so this finds nothing.
+        They are the same on 0.9, and on 1.4 where one component does both. A decode leg of 1.4 or 1.6 carries made-up ones.
         """
+        if not blocks or not any(cache.knows(blocks[0]) for cache in self.caches.values()):
+            return None
         return {worker: cache.overlap(blocks, at) for worker, cache in self.caches.items()}
 
     def drop(self, worker: Worker) -> None:
