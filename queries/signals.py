@@ -88,7 +88,8 @@ def learn(memory: Memory, everyone: Requests, end: float) -> Memory:
         return memory
     curves, reasons = {}, {}
     for stage, seen in samples.items():
-        curve, reason = fit_constant(seen) if stage == "first" else fit(seen)
+        # behind a prefill pool the first decode step is a constant; without one, the first token has all of the queueing in it
+        curve, reason = fit_constant(seen) if stage == "first" and "prefill" in samples else fit(seen)
         if curve:
             curves[stage] = curve
         if reason:
@@ -111,14 +112,14 @@ class Anarchy:
     frozen: float | None = None
 
 
-def anarchy(window: Window, everyone: Requests, memory: Memory, config: PulseConfig) -> Anarchy:
+def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, silent: bool) -> Anarchy:
     """PoA-hat, its parts and the papers' frozen one over the requests that finished in the window; TTFT over those that got their first
     token in it. Values that should not be trusted carry a reason and are drawn hollow; None where they cannot be computed."""
-    r, after = everyone, window.end - window.window_s
-    whole = ~r.lost & ~np.isnan(r.arrived_at + r.decode_started_at + r.first_token_at)
+    dead, after = dead_workers(everyone), window.end - window.window_s
+    r = everyone.take(~everyone.lost)  # when a lost request left its worker nobody knows, so it is no load either
+    whole = ~np.isnan(r.arrived_at + r.decode_started_at + r.first_token_at)
     done = np.flatnonzero(whole & (r.finished_at > after) & (r.finished_at <= window.end))
     first = np.flatnonzero(whole & (r.first_token_at > after) & (r.first_token_at <= window.end))
-    dead = dead_workers(r)
     pools = ["prefill", "decode"] if (r.prefill >= 0).any() else ["decode"]
     if pools[0] == "prefill":
         done, first = (rows[(r.prefill[rows] >= 0) & ~np.isnan(r.prefill_done_at[rows])] for rows in (done, first))
@@ -128,7 +129,7 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, config: PulseCon
     as_of = float(r.finished_at[done].max())
     actual = r.finished_at[done] - r.arrived_at[done]
     stays = [stay(r, pool, dead)[0] for pool in pools]
-    old = frozen(stays, list(PRESETS[config.preset][-len(pools) :]), [done] * len(pools), actual)
+    old = frozen(stays, list(PRESETS[preset][-len(pools) :]), [done] * len(pools), actual)
     for stage in [*pools, "first"]:
         if stage not in memory.curves:
             missing = Estimate(
@@ -136,7 +137,7 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, config: PulseCon
             )
             return Anarchy(missing, missing, frozen=old)
     ticks = window.end - np.arange(int(window.window_s), dtype=np.float64)
-    lived = r.arrived_at[~r.lost], np.sort(r.finished_at[~r.lost & ~np.isnan(r.finished_at)])
+    lived = r.arrived_at, np.sort(r.finished_at[~np.isnan(r.finished_at)])
     inflight = np.searchsorted(np.sort(lived[0]), ticks, "right") - np.searchsorted(lived[1], ticks, "right")
     ticks_seen = ticks >= r.arrived_at.min()
     provisional = next((memory.reasons[s] for s in [*pools, "first"] if s in memory.reasons), None)
@@ -144,7 +145,7 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, config: PulseCon
 
     shares = {pool: _share(r, pool, dead, memory.curves[pool], done, window) for pool in pools}
     expected = np.sum([s.unqueued for s in shares.values()], axis=0)
-    poa = ratio(actual, expected, as_of, doubt(len(done), mean_inflight, window.gaps, provisional))
+    poa = ratio(actual, expected, as_of, doubt(len(done), mean_inflight, window.gaps, silent, provisional))
     lost = lost_seconds(shares.get("prefill"), shares["decode"], r.decode_started_at[done] - r.prefill_done_at[done])
 
     ttft = Estimate(None, withheld="no first tokens in the window")
@@ -153,7 +154,9 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, config: PulseCon
         if "prefill" in pools:
             expected = expected + _share(r, "prefill", dead, memory.curves["prefill"], first, window).unqueued
         waited = r.first_token_at[first] - r.arrived_at[first]
-        ttft = ratio(waited, expected, float(r.first_token_at[first].max()), doubt(len(first), mean_inflight, window.gaps, provisional))
+        ttft = ratio(
+            waited, expected, float(r.first_token_at[first].max()), doubt(len(first), mean_inflight, window.gaps, silent, provisional)
+        )
     return Anarchy(poa, ttft, routing_factor(list(shares.values())), lost, old)
 
 
@@ -238,11 +241,11 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     is_open = bool(recent.open_at(end).any())
     age = None if window.events_as_of is None else end - window.events_as_of
     silent = age is None or (age > STALE_AFTER_S and (is_open or window.gaps > 0))
-    memory = learn(memory or Memory(), everyone, end)
+    memory = learn(memory or Memory(), everyone.take(~everyone.lost), end)
     regime = judge(memory.regime, window, config.preset, silent)
     memory = replace(memory, regime=regime)
     row, notes = traffic(window, silent)
-    a = anarchy(window, everyone, memory, config)
+    a = anarchy(window, everyone, memory, config.preset, silent)
     stations = _stations(everyone, memory)
     knee = knee_inflight(stations) if stations else Estimate(None, withheld="fit declined")
     if knee.value is None:
@@ -253,8 +256,16 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
         notes.append(f"poa_ttft: {a.ttft.withheld}")
     if a.lost and a.lost.cache_miss_s is None:
         notes.append("cache_miss: overlap with other workers unknown")
+    if a.lost and a.lost.prefill_queue_s is None:
+        notes.append("prefill_queue, transfer: no prefill pool")
+    if window.tau is None or window.omega is None:
+        notes.append("tau, omega: unknown or mixed")
+    if window.mode is None:
+        notes.append("mode: no intent heard")
     if regime.held:
         notes.append(f"regime: {regime.held}")
+    if regime.ewma_s is None:
+        notes.append("ttft_ewma: no P99 yet")
     if window.gaps:
         notes.append(f"gaps: {window.gaps} in the window")
     parts = ("prefill_queue_s", "imbalance_s", "cache_miss_s", "transfer_s", "other_s")

@@ -40,18 +40,41 @@ class Stay:
 class Share:
     """What one pool contributed to the requests that count, one value each (seconds).
 
-    actual: the stay; unqueued: the model at an even spread without queueing; crowded: f(found + 1); price: of the pool's snapshots, ≥ 1.
+    actual: the stay; unqueued: the model at an even spread without queueing; crowded: f(found + 1); price: of the pool's snapshots, ≥ 1;
+    imbalance_s: seconds that dealing the same requests out evenly would have saved them all together, ≥ 0.
     """
 
     actual: Floats
     unqueued: Floats
     crowded: Floats
     price: float
+    imbalance_s: float
 
-    @property
-    def imbalance_s(self) -> float:
-        """Seconds an even spread would have saved: Σf(n+1)·(1 − 1/price) ≥ 0."""
-        return float(self.crowded.sum()) * (1 - 1 / self.price)
+
+def in_order(start: Floats, place: Codes, service_s: float) -> Floats:
+    """When each request would leave its worker if that served in order, service_s each (Lindley's recursion as a running maximum)."""
+    leaves = np.full(len(start), np.nan)
+    for j in np.unique(place[place >= 0]):
+        mine = np.flatnonzero((place == j) & ~np.isnan(start))
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        before = service_s * np.arange(len(mine))
+        leaves[mine] = np.maximum.accumulate(start[mine] - before) + before + service_s
+    return leaves
+
+
+def saved_by_even_deal(stay: Stay, curve: Curve, counted: Codes, present: Floats, found: Floats) -> float:
+    """Seconds an even deal of the same arrivals would have saved the counted requests.
+
+    Below the knee requests share a worker, and the loads met at routing tell: Σ f(found + 1) − f(⌊present/m⌋ + 1). Past it they wait, and
+    those loads would understate it (an even deal would have left fewer present): both deals are played through a queue in order instead.
+    """
+    if float(np.mean(found + 1)) <= curve.knee or stay.workers < 2:
+        return max(0.0, float((curve.at(found + 1) - curve.at(np.floor(present / stay.workers) + 1)).sum()))
+    turns = np.full(len(stay.start), -1, dtype=np.int64)
+    known = np.flatnonzero((stay.place >= 0) & ~np.isnan(stay.start))
+    turns[known[np.argsort(stay.start[known], kind="stable")]] = np.arange(len(known)) % stay.workers
+    as_was, in_turn = (in_order(stay.start, place, curve.slope_s)[counted] for place in (stay.place, turns))
+    return max(0.0, float(np.nansum(as_was - in_turn)))
 
 
 def share(stay: Stay, curve: Curve, counted: Codes, until: float, window_s: float) -> Share:
@@ -68,6 +91,7 @@ def share(stay: Stay, curve: Curve, counted: Codes, until: float, window_s: floa
         unqueued=curve.unqueued(np.floor(present / stay.workers) + 1),
         crowded=curve.at(found + 1),
         price=price(curve, counts),
+        imbalance_s=saved_by_even_deal(stay, curve, counted, present, found),
     )
 
 
@@ -86,8 +110,10 @@ def bootstrap(numerator: Floats, denominator: Floats, seed: int = 0) -> tuple[fl
     return float(low), float(high)
 
 
-def doubt(n: int, mean_inflight: float, gaps: int, provisional: str | None) -> str | None:
+def doubt(n: int, mean_inflight: float, gaps: int, silent: bool, provisional: str | None) -> str | None:
     """Why a PoA that could be computed should be drawn hollow; None when it may be trusted."""
+    if silent:
+        return "events are stale"
     if n < MIN_FINISHED:
         return f"{n} finished < {MIN_FINISHED}"
     if mean_inflight < MIN_INFLIGHT:

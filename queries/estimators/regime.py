@@ -40,7 +40,8 @@ def step(regime: Regime, p99_s: float | None, now: float, thresholds: tuple[floa
     steps in a row have L itself under the level that L̄ is to leave, L̄ starts again from L; the papers' loop would stay wrong that long.
     """
     if p99_s is None:
-        return replace(regime, stepped_at=now, calm_steps=0, held="no requests: last state held")
+        held = "no requests: last state held" if regime.name in REGIMES else "no requests yet"
+        return replace(regime, stepped_at=now, calm_steps=0, held=held)
     ewma = ALPHA * p99_s + (1 - ALPHA) * (regime.ewma_s or 0.0)
     level = REGIMES.index(regime.name) if regime.name in REGIMES else 0
     calm = regime.calm_steps + 1 if level > 0 and p99_s <= LEAVE_RATIO * thresholds[level - 1] else 0

@@ -38,15 +38,14 @@ def counts_each_second(start: Floats, end: Floats, place: Codes, workers: int, u
 def price(curve: Curve, counts: Floats) -> float:
     """SC over the seconds of `counts` (workers × seconds) against the even spread of each second: ≥ 1; 1 when nobody was there."""
     best = float(even_cost(curve, counts.sum(axis=0), len(counts)).sum()) if len(counts) else 0.0
-    return float(curve.social(counts).sum()) / best if best > 0 else 1.0
+    return max(1.0, float(curve.social(counts).sum()) / best) if best > 0 else 1.0  # below 1 only by rounding
 
 
 def social_cost(curve: Curve, place: Codes, overlap: Floats, saved_s: float = 0.0) -> float:
     """SC of a placement. place: (N,) worker of each request; overlap: (N, m) blocks each worker holds; saved_s: seconds a block saves."""
     counts = np.bincount(place, minlength=overlap.shape[1]).astype(np.float64)
     saved = saved_s * float(overlap[np.arange(len(place)), place].sum())
-    total: float = np.sum(curve.social(counts)).item()
-    return total - saved
+    return float(curve.social(counts).sum()) - saved
 
 
 def social_optimum(curve: Curve, overlap: Floats, saved_s: float = 0.0) -> float:
@@ -55,7 +54,7 @@ def social_optimum(curve: Curve, overlap: Floats, saved_s: float = 0.0) -> float
     Requests with the same row of overlaps are one class. Classes × workers × slots is a transport problem with whole-number vertices, so
     the linear programme (HiGHS) is exact: milliseconds where the N × N·m Hungarian takes seconds.
     """
-    n, m = overlap.shape
+    n, m = int(overlap.shape[0]), int(overlap.shape[1])
     if n == 0:
         return 0.0
     rows, sizes = np.unique(overlap, axis=0, return_counts=True)

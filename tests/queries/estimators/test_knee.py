@@ -1,0 +1,49 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queries.estimators.knee import Station, headroom_ratio, knee_inflight, waiting_s
+from queries.estimators.latency import Curve
+
+
+def test_the_testbeds_knee_by_hand() -> None:
+    """55 ms of prefill on one worker and 5.375 s of decode: (0.055 + 5.375) / 0.055 = 98.7; two prefill workers double it."""
+    prefill, decode = Curve(0.055, 0.055), Curve(5.375, 0.001)
+    assert knee_inflight([Station(prefill, 1), Station(decode, 2)]).value == pytest.approx(98.7, abs=0.1)
+    assert knee_inflight([Station(prefill, 2), Station(decode, 2)]).value == pytest.approx(197.5, abs=0.1)
+
+
+def test_without_contention_there_is_no_knee() -> None:
+    """No curve grows with load: None with a reason, not infinity."""
+    assert knee_inflight([Station(Curve(1, 0), 1)]).withheld == "no pool's seconds grow with load yet"
+    assert knee_inflight([]).value is None
+
+
+@given(st.floats(0.001, 1), st.floats(0.1, 10), st.floats(0.01, 100))
+def test_the_knee_has_no_unit_of_time(slope: float, idle: float, scale: float) -> None:
+    """Scaling all seconds leaves N* as it is."""
+    one = knee_inflight([Station(Curve(idle, slope), 2)]).value
+    other = knee_inflight([Station(Curve(idle * scale, slope * scale), 2)]).value
+    assert one == pytest.approx(other)
+
+
+def test_headroom_is_what_is_left_to_the_knee() -> None:
+    """At 25 of 100 three quarters are left; past the knee it is negative."""
+    assert headroom_ratio(25, 100) == 0.75
+    assert headroom_ratio(150, 100) == -0.5
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.01, 10))
+def test_one_server_is_pollaczek_and_khinchine(rho: float, service: float) -> None:
+    """k = 1: M/M/1 waits ρ·s/(1 − ρ), and M/D/1 half of it."""
+    expected = rho * service / (1 - rho)
+    assert waiting_s(rho / service, service, 1) == pytest.approx(expected)
+    assert waiting_s(rho / service, service, 1, service_cv2=0) == pytest.approx(expected / 2)
+
+
+def test_erlang_c_by_hand_and_saturation() -> None:
+    """M/M/2 at ρ = 0.5: C = 1/3, wait C·s/(2 − 1) = s/3. At ρ = 1 and beyond the wait has no bound."""
+    assert waiting_s(1, 1, 2) == pytest.approx(1 / 3)
+    assert waiting_s(2, 1, 2) == math.inf
