@@ -4,6 +4,7 @@ Nothing is cached: every answer is read from the bucket, so a restart, a reconne
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from controller.protocol import (
     token,
 )
 from poascope.errors import PoascopeError, Unreachable
+
+log = logging.getLogger("poascope.bus")
 
 HISTORY = 64  # the most a KV bucket keeps of a key; an idempotency key is remembered that long
 T = TypeVar("T")
@@ -303,27 +306,35 @@ async def connect(url: str, credentials: str = "", *, patient: bool = False) -> 
     """
     client = Client()
     bus: Bus | None = None
+    last = ""
 
     async def again() -> None:
         if bus:
             bus._again()
 
-    async def quiet(_: Exception) -> None:
-        return None
+    async def note(error: Exception) -> None:
+        nonlocal last
+        told = str(error) or type(error).__name__
+        if patient and told != last:
+            log.warning("NATS: %s - %s", url, told)
+        last = told
 
-    with _reaching(url):
+    try:
         await client.connect(
             url,
             name="poascope",
             user_credentials=credentials or None,
             allow_reconnect=patient,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=1,
+            # 1 is the least that ends: 0 and less try for ever.
+            max_reconnect_attempts=-1 if patient else 1,
+            reconnect_time_wait=1 if patient else 0,
             connect_timeout=3,
             pending_size=0,
             reconnected_cb=again,
-            error_cb=quiet,
+            error_cb=note,
         )
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        raise Unreachable(f"NATS: {url} - {last or error}") from error
     bus = Bus(client, url)
     try:
         yield bus

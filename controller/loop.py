@@ -89,8 +89,8 @@ class Controller:
 
     async def _on_time(self) -> None:
         while True:
-            await asyncio.sleep(max(0.05, min([INTERVAL_S, *(end - self.clock() for end in self._ends.values())])))
             await self.turn()
+            await asyncio.sleep(max(0.05, min([INTERVAL_S, *(end - self.clock() for end in self._ends.values())])))
 
     async def turn(self, only: set[str] | None = None) -> None:
         """Decide once for each deployment, or for those in `only`."""

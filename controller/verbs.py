@@ -177,7 +177,11 @@ async def _acknowledged(bus: "Bus", deployment: str, revision: int, wait_s: floa
     except TimeoutError:
         taken = state.target.value and state.target.value.intent_revision == revision
         silent = [replica for replica, ack in state.acks.items() if not ack.value or ack.value.target_revision != state.target.revision]
-        missing = f"not acknowledged by {', '.join(silent) or 'any actuator'}" if taken else "the controller has not taken it; is `poascope control` running?"
+        missing = (
+            f"not acknowledged by {', '.join(silent) or 'any actuator'}"
+            if taken
+            else "the controller has not taken it; is `poascope control` running?"
+        )
         raise PoascopeError(f"wait: {wait_s:g} s - {missing}") from None
 
 

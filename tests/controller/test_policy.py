@@ -1,0 +1,227 @@
+"""What the policy may do, and what it may never do."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.policy import Config, Hold, Observation, Set, Signal, Wanted, decide
+from controller.protocol import REGIMES, Intent, Target
+from tests.controller.conftest import intent
+
+NOW = 1_800_000_000.0
+CONFIG = Config()
+
+
+def signal(regime: str | None = "below", age_s: float = 1.0, ewma: float | None = 0.2, quality: tuple[str, ...] = ()) -> Signal:
+    return Signal(NOW - age_s, regime, ewma, quality)
+
+
+def target(**changes: object) -> Target:
+    return msgspec.structs.replace(
+        Target(tau=0.0, omega=1.0, regime="below", mode="auto", why="so", decided_at=NOW - 60, intent_revision=3), **changes
+    )
+
+
+def wanted(revision: int = 4, **changes: object) -> Wanted:
+    return Wanted(revision, intent(**{"expires_at": NOW + 600} | changes))
+
+
+def see(signal: Signal | None, wanted: Wanted | None = None) -> Observation:
+    return Observation(NOW, signal, wanted)
+
+
+@pytest.mark.parametrize(("regime", "parameters"), [("below", (0.0, 1.0)), ("transition", (0.7, 1.0)), ("saturated", (0.8, 0.1))])
+def test_each_regime_has_the_papers_parameters(regime: str, parameters: tuple[float, float]) -> None:
+    """Without an override the regime alone decides τ and ω, and the sentence says which latency made it so."""
+    decided = decide(see(signal(regime, ewma=2.5)), CONFIG, None)
+    assert isinstance(decided, Set)
+    assert (decided.target.tau, decided.target.omega) == parameters == REGIMES[regime]
+    assert (decided.target.regime, decided.target.mode, decided.expired) == (regime, "auto", False)
+    assert decided.target.why == f"TTFT P99 (EWMA) of 2.5 s is {regime}: τ {parameters[0]:g}, ω {parameters[1]:g}."
+
+
+@pytest.mark.parametrize(
+    ("heard", "reason", "words"),
+    [
+        (None, "no signals", "No signals have been heard"),
+        (signal(age_s=16), "stale", "The newest signals are 16 s old"),
+        (signal(age_s=-6), "clock", "The signals are dated 6 s ahead of this clock"),
+        (signal("unknown", quality=("events: silent for 20 s",)), "withheld", "The regime is not known (events: silent for 20 s)"),
+        (signal(None), "withheld", "The regime is not known"),
+        (signal(ewma=None), "withheld", "The regime is not known"),
+    ],
+)
+def test_a_signal_that_must_not_be_trusted_holds_and_says_why(heard: Signal | None, reason: str, words: str) -> None:
+    """No, old, future or withheld signals change nothing."""
+    decided = decide(see(heard), CONFIG, target())
+    assert decided == Hold(reason, f"{words}: τ 0, ω 1 stays.")
+    assert decide(see(heard), CONFIG, None) == Hold(reason, f"{words}: nothing was set yet, and nothing stays.")
+
+
+def test_what_is_in_force_already_is_not_written_again() -> None:
+    """The same regime is a hold in order, whatever its latency."""
+    decided = decide(see(signal("below")), CONFIG, target())
+    assert isinstance(decided, Hold)
+    assert decided.in_order
+
+
+def test_manual_is_what_the_operator_asked_for() -> None:
+    """A manual intent's numbers are set whatever the signals say, in the operator's name, until its end."""
+    for heard in (None, signal("saturated"), signal(age_s=100)):
+        decided = decide(see(heard, wanted(tau=0.3, omega=0.7)), CONFIG, target())
+        assert isinstance(decided, Set)
+        got = decided.target
+        assert (got.tau, got.omega, got.mode, got.intent_revision, got.expires_at) == (0.3, 0.7, "manual", 4, NOW + 600)
+        assert got.why == "alice set τ 0.3, ω 0.7: queue is growing"
+
+
+def test_freeze_without_anything_in_force_changes_nothing() -> None:
+    """There is nothing to keep before the first target."""
+    decided = decide(see(signal("saturated"), wanted(mode="freeze")), CONFIG, None)
+    assert isinstance(decided, Hold)
+    assert decided.reason == "nothing to freeze"
+
+
+def test_an_expired_override_leaves_the_defaults_when_the_signals_are_stale() -> None:
+    """Nobody can say what is right, so it is what Dynamo does by itself, not what the operator once wanted."""
+    over = target(mode="manual", tau=0.8, omega=0.1, intent_revision=4, expires_at=NOW)
+    decided = decide(see(signal(age_s=99), wanted(tau=0.8, omega=0.1, expires_at=NOW)), CONFIG, over)
+    assert isinstance(decided, Set)
+    assert (decided.target.tau, decided.target.omega, decided.target.regime, decided.expired) == (0.0, 1.0, "unknown", True)
+    assert decided.target.why.startswith("The override of alice has expired: the newest signals are 99 s old")
+
+
+def test_cancelling_an_override_is_at_once_and_in_the_operators_name() -> None:
+    """An auto intent ends a manual one before its time, with its reason, and is no expiry."""
+    over = target(mode="manual", tau=0.8, omega=0.1, expires_at=NOW + 600)
+    decided = decide(see(signal("transition"), wanted(mode="auto", operator="bob", reason="over", expires_at=None)), CONFIG, over)
+    assert isinstance(decided, Set)
+    assert (decided.target.tau, decided.target.omega, decided.expired) == (0.7, 1.0, False)
+    assert decided.target.why.startswith("bob asked for auto (over): ")
+
+
+def test_an_intent_that_expired_before_it_was_applied_is_never_applied() -> None:
+    """After an outage longer than the override only its end is recorded."""
+    decided = decide(see(signal("below"), wanted(tau=0.8, omega=0.1, expires_at=NOW - 1)), CONFIG, target())
+    assert isinstance(decided, Set)
+    assert (decided.target.tau, decided.target.omega, decided.target.mode, decided.expired) == (0.0, 1.0, "auto", True)
+    assert "expired before it was applied" in decided.target.why
+
+
+def test_an_inadmissible_intent_is_not_followed_but_ends_nothing_early() -> None:
+    """Rubbish in the bucket neither acts nor cancels the override in force; that still ends in time."""
+    rubbish = Wanted(9, None, "revision 9 cannot be read")
+    over = target(mode="manual", tau=0.8, omega=0.1, expires_at=NOW + 1)
+    held = decide(see(signal("below"), rubbish), CONFIG, over)
+    assert isinstance(held, Hold)
+    assert held.reason == "refused"
+    ended = decide(see(signal("below"), rubbish), CONFIG, msgspec.structs.replace(over, expires_at=NOW))
+    assert isinstance(ended, Set)
+    assert (ended.target.mode, ended.target.tau, ended.expired) == ("auto", 0.0, True)
+
+
+numbers = st.floats(0, 10, allow_nan=False)
+seconds = st.floats(-1e4, 1e4, allow_nan=False)
+signals = st.none() | st.builds(
+    lambda age_s, regime, ewma: signal(regime, age_s, ewma),
+    seconds,
+    st.sampled_from([None, "unknown", "below", "transition", "saturated"]),
+    st.none() | numbers,
+)
+intents = st.builds(
+    lambda mode, tau, omega, end: intent(
+        mode=mode,
+        tau=tau if mode == "manual" else None,
+        omega=omega if mode == "manual" else None,
+        expires_at=None if mode == "auto" else NOW + end,
+    ),
+    st.sampled_from(["auto", "manual", "freeze"]),
+    numbers,
+    numbers,
+    seconds,
+)
+wants = st.none() | st.builds(Wanted, st.integers(1, 6), st.none() | intents, st.none() | st.just("rubbish")).filter(
+    lambda w: w.intent or w.refused
+)
+lasts = st.none() | st.builds(
+    lambda mode, tau, omega, revision, end: target(
+        mode=mode, tau=tau, omega=omega, intent_revision=revision, expires_at=None if mode == "auto" else NOW + end
+    ),
+    st.sampled_from(["auto", "manual", "freeze"]),
+    numbers,
+    numbers,
+    st.none() | st.integers(1, 6),
+    seconds,
+)
+
+
+def in_force(wanted: Wanted | None) -> Intent | None:
+    """The override that counts now, if any."""
+    found = wanted.intent if wanted and not wanted.refused else None
+    return found if found and found.expires_at is not None and found.expires_at > NOW else None
+
+
+def usable(heard: Signal | None) -> bool:
+    return bool(heard and heard.regime in REGIMES and heard.ttft_ewma_s is not None and -5 <= NOW - heard.ts <= 15)
+
+
+@given(signals, wants, lasts)
+def test_nothing_is_done_on_signals_that_are_not_fit(heard: Signal | None, wanted: Wanted | None, last: Target | None) -> None:
+    """Without a usable signal and an override, τ and ω stay, or are the defaults where an override ended."""
+    if usable(heard) or in_force(wanted):
+        return
+    decided = decide(see(heard, wanted), CONFIG, last)
+    if isinstance(decided, Set):
+        assert last is not None
+        stays = (last.tau, last.omega) if last.mode == "auto" else (0.0, 1.0)
+        assert (decided.target.tau, decided.target.omega, decided.target.mode) == (*stays, "auto")
+
+
+@given(signals, st.integers(1, 6), st.floats(0.001, 1e4), lasts)
+def test_freeze_never_changes_a_parameter(heard: Signal | None, revision: int, end: float, last: Target | None) -> None:
+    """Whatever the regime does, a freeze in force keeps τ and ω."""
+    decided = decide(see(heard, Wanted(revision, intent(mode="freeze", expires_at=NOW + end))), CONFIG, last)
+    if isinstance(decided, Set):
+        assert last is not None
+        assert (decided.target.tau, decided.target.omega, decided.target.mode) == (last.tau, last.omega, "freeze")
+
+
+@given(signals, st.floats(-1e4, 0), lasts, st.sampled_from(["manual", "freeze"]))
+def test_expiry_always_reverts(heard: Signal | None, end: float, last: Target | None, mode: str) -> None:
+    """After one decision past its end, no override is in force, with or without signals."""
+    decided = decide(see(heard, Wanted(4, intent(mode=mode, tau=0.3, omega=0.3, expires_at=NOW + end))), CONFIG, last)
+    after = decided.target if isinstance(decided, Set) else last
+    assert after is None or after.mode == "auto"
+    if last and last.mode != "auto":
+        assert isinstance(decided, Set)
+        assert (decided.target.tau, decided.target.omega) in REGIMES.values()
+
+
+@given(signals, wants, lasts)
+def test_deciding_twice_writes_once(heard: Signal | None, wanted: Wanted | None, last: Target | None) -> None:
+    """A decision is settled by its own target: the same observation again holds. Each one says why."""
+    decided = decide(see(heard, wanted), CONFIG, last)
+    if isinstance(decided, Set):
+        assert decided.target.why
+        assert isinstance(decide(see(heard, wanted), CONFIG, decided.target), Hold)
+    else:
+        assert decided.why
+        assert decided.reason
+
+
+@given(signals, wants, lasts)
+def test_only_an_override_in_force_makes_an_override(heard: Signal | None, wanted: Wanted | None, last: Target | None) -> None:
+    """A manual or frozen target always has the intent that asked for it, and its end."""
+    decided = decide(see(heard, wanted), CONFIG, last)
+    if isinstance(decided, Set) and decided.target.mode != "auto":
+        asked = in_force(wanted)
+        assert asked is not None
+        assert (decided.target.mode, decided.target.expires_at) == (asked.mode, asked.expires_at)
+
+
+def test_the_limits_of_age_are_settings_of_the_policy() -> None:
+    """Staleness is counted from the pulse's own tick against the controller's clock."""
+    assert isinstance(decide(see(signal(age_s=16)), replace(CONFIG, stale_after_s=20.0), None), Set)
