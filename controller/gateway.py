@@ -22,6 +22,7 @@ log = logging.getLogger("poascope.gateway")
 REPLICA = "gateway"
 HANDLER_ID = "poascope-gateway"
 INTERVAL_S = 2.0
+LISTEN_S = 2.5  # two pulses: hear who else is there before acting for the first
 GRACE_S = 15.0  # for the controller to end an override itself
 
 
@@ -94,7 +95,7 @@ class Actuator:
     async def run(self) -> None:
         """Until cancelled. Without NATS the last target stays applied until it expires."""
         if not self.ear.namespaces:
-            await asyncio.sleep(2.5)  # two pulses: hear who else is there before acting for the first
+            await asyncio.sleep(LISTEN_S)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._on_change())
             tasks.create_task(self._on_time())

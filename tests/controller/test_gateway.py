@@ -1,0 +1,277 @@
+"""A target becomes where a real Caddy sends new requests, and the acknowledgement says what Caddy really does."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from controller.bus import Bus, Stored
+from controller.gateway import Actuator, Gateway, dial, profile_for
+from controller.loop import Controller, Ear
+from controller.protocol import Ack, Target
+from poascope.errors import Misconfigured, PoascopeError
+from poascope.settings import Profile
+from tests.conftest import NatsServer
+from tests.controller.conftest import EVENTS, Caddy, intent, pulse, until
+
+Profiles = tuple[Profile, ...]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults are looked for ten times as often."""
+    monkeypatch.setattr("controller.gateway.INTERVAL_S", 0.2)
+    monkeypatch.setattr("controller.gateway.LISTEN_S", 0.2)
+
+
+@contextlib.asynccontextmanager
+async def actuating(
+    bus: Bus,
+    caddy: Caddy,
+    profiles: Profiles,
+    *,
+    namespaces: tuple[str, ...] = ("dynamo",),
+    clock: Callable[[], float] = time.time,
+    control: bool = True,
+) -> AsyncIterator[None]:
+    """A controller (or none) and the actuator, cut off at the end as by a kill."""
+    ear = Ear(namespaces)
+    await ear.listen(bus)
+    async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
+        actuator = Actuator(bus, ear, Gateway(caddy.admin_url, profiles, client), clock)
+        tasks = [asyncio.create_task(actuator.run())] + ([asyncio.create_task(Controller(bus, ear).run())] if control else [])
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def acked(bus: Bus, wanted: Callable[[Ack], bool], deployment: str = "dynamo") -> Stored[Ack]:
+    """The gateway's acknowledgement, as soon as it is as wanted."""
+
+    async def there() -> Stored[Ack] | None:
+        stored = await bus.ack(deployment, "gateway")
+        return stored if stored.value and wanted(stored.value) else None
+
+    return await until(there)
+
+
+def target(**changes: object) -> Target:
+    fields = {"tau": 0.7, "omega": 1.0, "regime": "below", "mode": "manual", "why": "so", "decided_at": time.time(), "intent_revision": 1}
+    return Target(**fields | changes)  # type: ignore[arg-type]
+
+
+async def served_by(http: httpx.AsyncClient, caddy: Caddy) -> str:
+    """The name of the frontend that answers a new request."""
+    async with http.stream("GET", caddy.url) as response:
+        async for line in response.aiter_lines():
+            return line.split()[1]
+    raise AssertionError("an empty stream")
+
+
+async def test_an_intent_goes_all_the_way_to_the_gateway_and_back(
+    bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
+) -> None:
+    """Intent → target → Caddy → ack, for each of the paper's presets; new requests go where the ack says."""
+    async with actuating(bus, caddy, profiles):
+        start = await acked(bus, lambda ack: ack.target_revision == 0)
+        assert start.value is not None
+        assert (start.value.tau, start.value.omega, start.value.error) == (0.0, 1.0, None)
+        revision = 0
+        for name, tau, omega in (("tuned", 0.7, 1.0), ("spread", 0.8, 0.1), ("default", 0.0, 1.0)):
+            asked_at = time.time()
+            asked = intent(tau=tau, omega=omega, idempotency_key=name, expected_revision=revision)
+            revision = (await bus.put_intent("dynamo", asked, asked_at)).revision
+            stored = await acked(bus, lambda ack, tau=tau, omega=omega: (ack.tau, ack.omega) == (tau, omega) and ack.target_revision > 0)  # type: ignore[misc]
+            state = await bus.state("dynamo")
+            assert state.target.value is not None
+            assert stored.value is not None
+            assert (state.target.value.intent_revision, stored.value.target_revision) == (revision, state.target.revision)
+            assert stored.value.error is None
+            assert stored.value.applied_at >= asked_at
+            assert await served_by(http, caddy) == name
+
+
+async def test_open_streams_end_where_they_began(bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient) -> None:
+    """While five streams run the gateway is moved: they get every event from the old frontend, new requests the new one."""
+    async with actuating(bus, caddy, profiles):
+        await acked(bus, lambda ack: ack.target_revision == 0)
+        first = [asyncio.Event() for _ in range(5)]
+
+        async def stream(started: asyncio.Event) -> list[str]:
+            got = []
+            async with http.stream("GET", caddy.url) as response:
+                async for line in response.aiter_lines():
+                    if line:
+                        got.append(line)
+                        started.set()
+            return got
+
+        streams = [asyncio.create_task(stream(started)) for started in first]
+        await asyncio.gather(*(started.wait() for started in first))
+        await bus.put_intent("dynamo", intent(), time.time())
+        await acked(bus, lambda ack: ack.tau == 0.7)
+        assert await served_by(http, caddy) == "tuned"
+        assert not all(task.done() for task in streams)
+        for got in await asyncio.gather(*streams):
+            assert got == [f"data: default {event}" for event in range(EVENTS)]
+
+
+async def test_parameters_that_no_frontend_has_are_refused_by_naming_those_that_exist(bus: Bus, caddy: Caddy, profiles: Profiles) -> None:
+    """The ack carries the error and what stays in force; the next target is applied again."""
+    async with actuating(bus, caddy, profiles):
+        await bus.put_intent("dynamo", intent(tau=0.5), time.time())
+        stored = await acked(bus, lambda ack: ack.error is not None)
+        assert stored.value is not None
+        assert stored.value.error == (
+            "profile: τ 0.5, ω 1 - no frontend behind the gateway has these; "
+            "there are default (τ 0, ω 1), tuned (τ 0.7, ω 1), spread (τ 0.8, ω 0.1)"
+        )
+        assert (stored.value.tau, stored.value.omega) == (0.0, 1.0)
+        revision = (await bus.intent("dynamo")).revision
+        await bus.put_intent("dynamo", intent(idempotency_key="k2", expected_revision=revision), time.time())
+        await acked(bus, lambda ack: ack.error is None and ack.tau == 0.7)
+
+
+async def test_a_dead_gateway_is_acknowledged_as_an_error_and_put_right_when_it_is_back(
+    bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
+) -> None:
+    """Caddy killed and restarted comes back with its old configuration; the target is applied to it again."""
+    async with actuating(bus, caddy, profiles):
+        await bus.put_intent("dynamo", intent(), time.time())
+        await acked(bus, lambda ack: ack.tau == 0.7)
+        caddy.kill()
+        down = await acked(bus, lambda ack: ack.error is not None)
+        assert down.value is not None
+        assert down.value.tau is None
+        assert "is Caddy running?" in (down.value.error or "")
+        caddy.start()
+        up = await acked(bus, lambda ack: ack.error is None and ack.tau == 0.7)
+        assert up.value is not None
+        assert up.value.target_revision == down.value.target_revision
+        assert up.value.applied_at > down.value.applied_at
+        assert await served_by(http, caddy) == "tuned"
+
+
+async def test_a_restarted_actuator_acknowledges_what_is_really_in_force(
+    bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
+) -> None:
+    """It asks Caddy, not its memory: a target written while it was dead is applied, and acknowledged again either way."""
+    async with actuating(bus, caddy, profiles):
+        await bus.put_intent("dynamo", intent(), time.time())
+        before = await acked(bus, lambda ack: ack.tau == 0.7)
+    async with actuating(bus, caddy, profiles):
+        await until(lambda: _newer(bus, before.revision))
+        again = await acked(bus, lambda ack: ack.tau == 0.7)
+    stored = await bus.target("dynamo")
+    await bus.put_target("dynamo", target(tau=0.8, omega=0.1), stored.revision)
+    async with actuating(bus, caddy, profiles, control=False):
+        after = await acked(bus, lambda ack: ack.tau == 0.8)
+        assert after.revision > again.revision
+        assert await served_by(http, caddy) == "spread"
+
+
+async def _newer(bus: Bus, revision: int) -> bool:
+    return (await bus.ack("dynamo", "gateway")).revision > revision
+
+
+async def test_without_nats_the_last_target_stays_and_new_ones_are_taken_afterwards(
+    bus: Bus, nats_server: NatsServer, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
+) -> None:
+    """The gateway goes on serving; even a Caddy that restarts meanwhile is put right from memory."""
+    async with actuating(bus, caddy, profiles):
+        await bus.put_intent("dynamo", intent(), time.time())
+        await acked(bus, lambda ack: ack.tau == 0.7)
+        nats_server.kill()
+        caddy.kill()
+        caddy.start()
+        await until(lambda: _serves(http, caddy, "tuned"))
+        nats_server.start()
+        await until(lambda: _connected(bus))
+        revision = (await bus.intent("dynamo")).revision
+        await bus.put_intent("dynamo", intent(tau=0.8, omega=0.1, idempotency_key="k2", expected_revision=revision), time.time())
+        await acked(bus, lambda ack: ack.tau == 0.8 and ack.error is None)
+
+
+async def _serves(http: httpx.AsyncClient, caddy: Caddy, name: str) -> bool:
+    return await served_by(http, caddy) == name
+
+
+async def _connected(bus: Bus) -> bool:
+    return bus.client.is_connected
+
+
+async def test_an_override_whose_controller_died_ends_at_the_actuator(
+    bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
+) -> None:
+    """Past its end and a short grace the gateway goes back to the defaults by itself, and says that the target is late."""
+    await bus.put_target("dynamo", target(expires_at=time.time() - 16), 0)
+    async with actuating(bus, caddy, profiles, control=False):
+        stored = await acked(bus, lambda ack: ack.error is not None)
+        assert stored.value is not None
+        assert stored.value.tau == 0.0
+        assert "expired, and no newer one came from the controller" in (stored.value.error or "")
+        assert await served_by(http, caddy) == "default"
+
+
+async def test_a_gateway_before_several_deployments_acts_for_none(
+    bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
+) -> None:
+    """It cannot know which one is behind it, and tells each; named in the settings, it acts for that one alone."""
+    await pulse(bus)
+    await bus.put_target("east", target(), 0)
+    await bus.put_target("west", target(tau=0.8, omega=0.1), 0)
+    async with actuating(bus, caddy, profiles, namespaces=("east", "west"), control=False):
+        for deployment in ("east", "west"):
+            stored = await acked(bus, lambda ack: ack.error is not None, deployment)
+            assert stored.value is not None
+            assert stored.value.error == "gateway: 2 deployments (east, west) - name the one behind it in namespaces"
+    assert await served_by(http, caddy) == "default"
+    async with actuating(bus, caddy, profiles, namespaces=("west",), control=False):
+        await acked(bus, lambda ack: ack.tau == 0.8 and ack.error is None, "west")
+
+
+async def test_the_one_deployment_that_is_heard_is_the_gateways(bus: Bus, caddy: Caddy, profiles: Profiles) -> None:
+    """Old keys of others in the bucket do not count; when none is heard, the last one served still does."""
+    await bus.put_target("gone", target(tau=0.8, omega=0.1), 0)
+    async with actuating(bus, caddy, profiles, namespaces=()):
+        await pulse(bus, regime="transition")
+        await acked(bus, lambda ack: ack.tau == 0.7)
+    stored = await bus.target("dynamo")
+    await bus.put_target("dynamo", target(tau=0.8, omega=0.1), stored.revision)
+    async with actuating(bus, caddy, profiles, namespaces=(), control=False):
+        await acked(bus, lambda ack: ack.tau == 0.8)
+    assert (await bus.ack("gone", "gateway")).value is None
+
+
+async def test_a_caddy_without_our_handler_is_an_error_with_its_answer(
+    bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
+) -> None:
+    """Another Caddy's admin API is told apart from a dead one."""
+    await http.delete(f"{caddy.admin_url}/id/poascope-gateway")
+    async with actuating(bus, caddy, profiles):
+        await bus.put_intent("dynamo", intent(), time.time())
+        stored = await acked(bus, lambda ack: ack.target_revision > 0)
+        assert stored.value is not None
+        assert "unknown object ID" in (stored.value.error or "")
+
+
+def test_the_profile_is_exact() -> None:
+    """The nearest parameters are not the wanted ones."""
+    made = (Profile("a", 0.7, 1.0, "http://h:1"), Profile("b", 0.7, 0.5, "http://h:2"))
+    assert profile_for(made, 0.7, 0.5) is made[1]
+    with pytest.raises(PoascopeError, match=r"there are a \(τ 0.7, ω 1\), b \(τ 0.7, ω 0.5\)"):
+        profile_for(made, 0.7, 0.6)
+
+
+def test_a_profile_is_reached_by_host_and_port() -> None:
+    """Caddy dials host:port; anything but plain HTTP is a mistake in the settings."""
+    profile = Profile("a", 0.0, 1.0, "http://127.0.0.1:8000")
+    assert dial(profile) == "127.0.0.1:8000"
+    assert dial(replace(profile, url="http://frontend")) == "frontend:80"
+    with pytest.raises(Misconfigured, match="must be http://host:port"):
+        dial(replace(profile, url="https://frontend"))
