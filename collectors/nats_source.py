@@ -1,6 +1,7 @@
 """Dynamo's event plane and poascope's own subjects, by core subscriptions alone. Nothing of it makes a consumer or a stream."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -144,8 +145,10 @@ class NatsSource:
 
     async def _reconnected(self) -> None:
         self._up()
-        # A server that lost its store counts from one again.
-        self._last_stored = 0
+        with contextlib.suppress(NatsError, TimeoutError):
+            info = await self._client.jetstream(timeout=3).stream_info(f"KV_{BUCKET}")
+            if info.state.last_seq < self._last_stored:  # the server lost its store, and counts from one again
+                self._last_stored = 0
         await self._catch_up()
 
     async def _disconnected(self) -> None:
@@ -163,7 +166,7 @@ class NatsSource:
             self._dropping = since, count + 1
             self.counters["dropped_total"] += 1
             return
-        if not self._client.is_connected:
+        if isinstance(error, NatsError | OSError) or not self._client.is_connected:
             said = str(error) or type(error).__name__
             if said != self.trouble:
                 log.warning("NATS: %s - %s", self.url, said)

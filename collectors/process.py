@@ -20,7 +20,7 @@ from collectors.metrics_source import MetricsSource
 from collectors.nats_source import NatsSource
 from collectors.readiness import readiness
 from collectors.supervisor import Supervisor
-from collectors.wire import Control, Deleted, Message, decode
+from collectors.wire import Message, decode
 from collectors.writer import Writer
 from poascope.settings import Settings
 from queries import named
@@ -113,8 +113,7 @@ class Collector:
         message = decode(subject, data)
         if isinstance(message, Message):
             for event in message.events:
-                if isinstance(event, Control | Deleted):
-                    self.core.decisions.row(at, message.deployment, event)
+                self.core.recall(at, message.deployment, event)
 
     def _advance(self, now: float) -> None:
         began = time.perf_counter()

@@ -15,6 +15,7 @@ def register(cli: typer.Typer) -> None:
     events, metrics = ("nats_url", "nats_credentials", "namespaces"), ("prometheus_url", "scrape", "scrape_interval_s")
     api = ("api_host", "api_port", "api_token")
     cli.command("collect")(verb(*events, *metrics, "store", *api, "window_s", "lost_after_s", "preset")(collect))
+    cli.command("doctor")(verb(*events[:2], *metrics[:2], "store", *api, "caddy_admin_url")(doctor))
     cli.command("record")(verb("nats_url", "nats_credentials", "scrape", "scrape_interval_s")(record))
     cli.command("import")(verb("store", "window_s", "lost_after_s", "preset")(import_captures))
 
@@ -31,6 +32,27 @@ def collect(settings: Settings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     serve(settings, started)
+
+
+def doctor(
+    settings: Settings,
+    listen_s: Annotated[float, typer.Option("--listen", help="Seconds to listen to the event plane.", min=0.1, max=600)] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Probe everything poascope depends on, and say what is missing and which flag brings it. Exit 0 fine, 1 missing, 3 down."""
+    import asyncio
+    from dataclasses import asdict
+
+    from collectors.doctor import examine, exit_code
+
+    findings = asyncio.run(examine(settings, listen_s))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            typer.echo(f"{finding.state:8}{finding.name:16} {finding.detail}" + (f"\n{'':25}→ {finding.fix}" if finding.fix else ""))
+    if code := exit_code(findings):
+        raise typer.Exit(code)
 
 
 def record(

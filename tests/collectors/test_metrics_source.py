@@ -1,0 +1,165 @@
+import asyncio
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors.metrics import Raw, parse_series
+from collectors.metrics_source import MetricsSource, bases, by_target, fetch_samples
+from poascope.settings import Profile, Settings
+from tests.collectors.playback import lines
+from tests.conftest import CAPTURES, free_port, wait_for_port
+
+BODY = next(line["body"] for line in lines(CAPTURES / "cap-0.9.0-1p2d.jsonl.gz", "metrics") if line["target"] == "frontend")
+
+
+class Exporter:
+    """A frontend's /metrics, as it was recorded, on a port of its own; it may be told to fail."""
+
+    def __init__(self) -> None:
+        self.status, self.body = 200, BODY
+        exporter = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(exporter.status)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(exporter.body.encode())
+
+            def log_message(self, *_: object) -> None:
+                return None
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def exporter() -> Iterator[Exporter]:
+    exporter = Exporter()
+    yield exporter
+    exporter.close()
+
+
+@pytest.fixture
+def prometheus(exporter: Exporter, tmp_path: Path) -> Iterator[str]:
+    """A real Prometheus server that scrapes the exporter each second."""
+    port = free_port()
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        f"global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: dynamo, static_configs: [{{targets: ['{exporter.address}']}}]}}]\n"
+    )
+    process = subprocess.Popen(
+        ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for_port(port)
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait()
+
+
+Fed = list[tuple[float, str, list[Raw]]]
+
+
+async def read_until(source: MetricsSource, true: Callable[[], Any]) -> None:
+    task = asyncio.create_task(source.run())
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline, "did not happen in time"
+        assert not task.done() or task.result() is None
+        await asyncio.sleep(0.02)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_one_target_that_fails_is_its_own_gap(exporter: Exporter) -> None:
+    """A target that fails is down with its reason and ends as one gap; the others go on being read."""
+    other = Exporter()
+    settings = Settings(scrape=(exporter.address, f"http://{other.address}/metrics"), scrape_interval_s=0.05)
+    fed: Fed = []
+    gaps: list[tuple[Any, ...]] = []
+    source = MetricsSource(settings, lambda *samples: fed.append(samples), lambda *gap: gaps.append(gap))
+    mine, its = (f"http://{one.address}" for one in (exporter, other))
+    await read_until(source, lambda: {target for _, target, _ in fed} == {mine, its})
+    other.status = 500
+    await read_until(source, lambda: source.targets[its].missed >= 3)
+    assert "500" in source.targets[its].trouble
+    assert source.targets[mine].trouble == ""
+    other.status, other.body = 200, "this is { no exposition"
+    fed.clear()
+    await read_until(source, lambda: len([1 for _, target, _ in fed if target == mine]) > 2)
+    other.body = BODY
+    await read_until(source, lambda: gaps)
+    ((name, kind, since, until, missed),) = gaps
+    assert (name, kind, missed >= 3) == (f"metrics:{its}", "unreachable", True)
+    assert since < until
+    other.close()
+
+
+async def test_prometheus_gives_the_same_series_as_scraping(exporter: Exporter, prometheus: str) -> None:
+    """Through a real Prometheus server a target's name and typed series are those of its own exposition, at the scrape's time."""
+    settings = Settings(prometheus_url=prometheus, scrape=(exporter.address,), scrape_interval_s=0.2)
+    fed: Fed = []
+    gaps: list[tuple[Any, ...]] = []
+    source = MetricsSource(settings, lambda *samples: fed.append(samples), lambda *gap: gaps.append(gap))
+    await read_until(source, lambda: fed)
+    direct: Fed = []
+    scraping = MetricsSource(Settings(scrape=(exporter.address,)), lambda *samples: direct.append(samples), lambda *gap: gaps.append(gap))
+    await read_until(scraping, lambda: direct)
+    assert fed[0][1] == direct[0][1] == f"http://{exporter.address}"
+    for through, own in zip(parse_series(fed[0][2]), parse_series(direct[0][2]), strict=True):
+        assert len(own) > 0
+        assert sorted(through, key=str) == sorted(own, key=str)
+    assert time.time() - 30 < fed[0][0] < time.time()
+    times = [at for at, _, _ in fed]
+    assert times == sorted(set(times))
+    assert gaps == []
+
+
+async def test_a_prometheus_that_is_away_is_waited_for() -> None:
+    """Without an answer the server is down with its reason, and it is asked again."""
+    settings = Settings(prometheus_url=f"http://127.0.0.1:{free_port()}", scrape_interval_s=0.05)
+    gaps: list[tuple[Any, ...]] = []
+    source = MetricsSource(settings, lambda *_: None, lambda *gap: gaps.append(gap))
+    await read_until(source, lambda: source.targets and source.targets["prometheus"].missed >= 2)
+    source.close(time.time())
+    assert [gap[0] for gap in gaps] == ["metrics:prometheus"]
+
+
+def test_the_newest_scrape_alone_counts() -> None:
+    """A series that was not in its target's last scrape is gone, however recent its last sample; targets are called by their base URL."""
+    result = [
+        {"metric": {"__name__": "a", "instance": "h:1", "job": "x", "model": "m"}, "values": [[1.0, "1"], [2.0, "5"]]},
+        {"metric": {"__name__": "b", "instance": "h:1", "job": "x"}, "values": [[1.0, "7"]]},
+        {"metric": {"__name__": "a", "instance": "h:2", "job": "x"}, "values": [[1.5, "+Inf"]]},
+    ]
+    assert by_target(result, ["http://h:1"]) == {
+        "http://h:1": (2.0, [("a", {"model": "m"}, 5.0)]),
+        "h:2": (1.5, [("a", {}, float("inf"))]),
+    }
+
+
+def test_each_address_is_scraped_once() -> None:
+    """Targets told in any spelling and the profiles' frontends are one list of base URLs."""
+    settings = Settings(scrape=("h:1", "http://h:1/metrics", "https://h:2/"), profiles=(Profile("a", 0, 1, "http://h:1"),))
+    assert bases(settings) == ("http://h:1", "https://h:2")
+
+
+def test_a_server_that_refuses_raises(exporter: Exporter) -> None:
+    """What is no Prometheus server is an error, never an empty answer."""
+    with pytest.raises(ValueError, match="Expecting value"):
+        fetch_samples(f"http://{exporter.address}")
