@@ -1,12 +1,24 @@
 """What the testbed's verbs print."""
 
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from poascope.errors import PoascopeError
+from testbed import report
+from testbed.scenario import Scenario
 from testbed.state import State
 from testbed.topology import REGIMES
+
+if TYPE_CHECKING:
+    from testbed.load import Load
 
 
 def tell(line: str) -> None:
@@ -34,3 +46,46 @@ def ready(state: State, folder: Path, *, detached: bool) -> None:
     lines += [f"load     poascope testbed load spike{place}", f"stop     {f'poascope testbed down{place}' if detached else 'Ctrl-C'}"]
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def opened(path: Path | None) -> Iterator[BinaryIO | None]:
+    """The file to write to, if there is one. Raises PoascopeError where it cannot be written."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("wb")
+    except OSError as error:
+        raise PoascopeError(f"out: {path} - {error.strerror}") from error
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def progress(scenario: Scenario, *, quiet: bool) -> Iterator[Callable[["Load"], None]]:
+    """A bar on stderr over the scenario's time, with what is under way."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn())
+    # Redrawn by the load's own ticks: a refreshing thread would take time from the clock that is being read.
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, disable=quiet) as bar:
+        task = bar.add_task(scenario.name, total=scenario.seconds, now="")
+        began = time.monotonic()
+
+        def tell(load: "Load") -> None:
+            tally = load.tally
+            failed = tally.errors.total()
+            now = f"phase {load.phase + 1}/{len(load.tallies)} {tally.phase}  in flight {load.in_flight}  finished {tally.finished}"
+            bar.update(task, completed=time.monotonic() - began, now=now + (f"  failed {failed}" if failed else ""), refresh=True)
+
+        yield tell
+
+
+def load_summary(scenario: Scenario, tallies: Sequence[report.Tally], *, as_json: bool) -> None:
+    if as_json:
+        Console(highlight=False).print(
+            json.dumps({"scenario": scenario.name, "phases": report.as_data(tallies)}), markup=False, soft_wrap=True
+        )
+        return
+    Console(highlight=False).print(report.table(f"{scenario.name}, as the client saw it", tallies))
+    for line in report.error_lines(tallies):
+        Console(highlight=False).print(line, markup=False, soft_wrap=True)

@@ -57,9 +57,50 @@ def start(settings: Settings, name: Annotated[str, typer.Argument(help="As in th
     typer.echo(f"started {name} (pid {Cluster(dir).start(name)})")
 
 
+def load(
+    settings: Settings,
+    scenario: Annotated[str, typer.Argument(help="steady, ramp, spike, spike-long, or FILE.toml[:NAME].")],
+    dir: Dir = DEFAULT_DIR,
+    url: Annotated[str | None, typer.Option(help="Where to send; default: the gateway of the testbed in --dir.")] = None,
+    users: Annotated[int | None, typer.Option(help="One closed loop of that many users instead of the phases.")] = None,
+    rate: Annotated[float | None, typer.Option(help="One open loop of that many requests a second instead of the phases.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Length of the whole, phases in proportion.")] = None,
+    input_tokens: Annotated[int, typer.Option(min=16, max=8000, help="Tokens of a prompt, chat template included.")] = 128,
+    output_tokens: Annotated[int, typer.Option(min=1, max=8000, help="Tokens of an answer.")] = 256,
+    templates: Annotated[int, typer.Option(min=1, max=10_000, help="Different shared prefixes.")] = 5,
+    shared: Annotated[float, typer.Option(min=0, max=1, help="Share of a prompt that is its template's prefix.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Same seed, same prompts and arrivals.")] = 7,
+    out: Annotated[Path | None, typer.Option(help="Write one JSON line for each request.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Send load, and say what the client measured: TTFT, ITL and E2E quantiles by phase, and every failure."""
+    import asyncio
+
+    from testbed import console
+    from testbed.cluster import Cluster
+    from testbed.load import Load, discover
+    from testbed.prompts import Shape
+    from testbed.scenario import choose
+
+    chosen = choose(scenario, users=users, rate=rate, seconds=seconds)
+    base_url = (url or Cluster(dir).state.gateway_url).rstrip("/")
+    model, overhead = asyncio.run(discover(base_url))
+    shape = Shape(max(1, input_tokens - overhead), output_tokens, templates, shared, seed)
+    with console.progress(chosen, quiet=json) as tell, console.opened(out) as file:
+        run = Load(base_url, model, chosen, shape, seed, file, tell)
+        interrupted = False
+        try:
+            asyncio.run(run.run())
+        except KeyboardInterrupt:
+            interrupted = True
+    console.load_summary(chosen, run.tallies, as_json=json)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
 def register(cli: typer.Typer) -> None:
     """Add this package's verbs to the command line."""
     testbed = typer.Typer(name="testbed", no_args_is_help=True, help="A real Dynamo cluster without GPUs, and load for it.")
-    for run in (up, down, kill, start):
+    for run in (up, down, kill, start, load):
         testbed.command()(verb()(run))
     cli.add_typer(testbed)
