@@ -16,7 +16,7 @@ from collectors.loss import LossMeter, Stream
 from collectors.metrics import Gauge, Histogram, Raw, Readings, parse_series, parse_text
 from collectors.profiles import Profiles
 from collectors.rows import Rows
-from collectors.wire import Added, Control, Deleted, Event, Freed, KvChange, Load, Marked, Message, Step, Unreadable, decode
+from collectors.wire import Added, Control, Deleted, Event, Freed, HitRate, KvChange, Load, Marked, Message, Step, Unreadable, decode
 from poascope.settings import Settings
 from queries.signals import pulse
 
@@ -272,9 +272,9 @@ class Core:
         return clock.aligned(received_at, message.published_at)
 
     def _stream(self, deployment: Deployment, subject: str, message: Message) -> Stream:
-        # On 0.9 the routers of both pools count separately on the one kv_metrics subject: told apart by whose worker they speak of.
+        # On 0.9 the routers of both pools count separately on one subject: told apart by whose worker they speak of.
         pool = None
-        if message.component is None and message.events and isinstance(message.events[0], Load):
+        if message.component is None and message.events and isinstance(message.events[0], Load | HitRate):
             pool = deployment.component_of.get(message.events[0].worker)
         return Stream(deployment.name, subject, message.publisher, pool)
 
@@ -305,6 +305,8 @@ class Core:
                 deployment.reported[event.worker] = received_at
                 deployment.step(at, component, event)
             case KvChange():
+                if message.sequence is None:
+                    self._loss.heard(Stream(deployment.name, "kv-events", None, f"{component}:{event.worker}"), event.event_id, received_at)
                 self._kv(deployment, component, event, at)
         for finished in ended:
             self._ended(deployment, finished)

@@ -4,7 +4,7 @@ Nothing here raises on what a wire brings: a message that cannot be read becomes
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -51,6 +51,14 @@ class Load(msgspec.Struct, frozen=True):
     kv_used_blocks: int | None
 
 
+class HitRate(msgspec.Struct, frozen=True):
+    """A router's word on one request (0.9), in blocks; the request's own event says the same, so it serves to notice losses."""
+
+    worker: tuple[int, int]
+    isl_blocks: int
+    overlap_blocks: int
+
+
 class Step(msgspec.Struct, frozen=True):
     """One engine step of a worker (1.x). `decoding`: requests that got a token from it, `step_s` after their last one."""
 
@@ -87,10 +95,6 @@ class Deleted(msgspec.Struct, frozen=True):
     replica: str | None
 
 
-class Ignored(msgspec.Struct, frozen=True):
-    """A message that is understood and carries nothing that is not said elsewhere."""
-
-
 class Unreadable(msgspec.Struct, frozen=True):
     """A message that no decoder understands. `pattern`: its subject without names; `reason`: in a few words."""
 
@@ -98,7 +102,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
-Event = Added | Marked | Freed | Load | Step | KvChange | Control | Deleted | Ignored
+Event = Added | Marked | Freed | Load | HitRate | Step | KvChange | Control | Deleted
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -156,6 +160,13 @@ class _KvMetrics(msgspec.Struct):
     kv_used_blocks: int | None = None
 
 
+class _KvHitRate(msgspec.Struct):
+    worker_id: int
+    isl_blocks: int
+    overlap_blocks: int
+    dp_rank: int | None = None
+
+
 class _Scheduled(msgspec.Struct):
     num_prefill_requests: int = 0
     num_decode_requests: int = 0
@@ -202,6 +213,7 @@ class _WorkerKvEvent(msgspec.Struct):
 _envelope = msgspec.msgpack.Decoder(_Envelope)
 _sequence = msgspec.msgpack.Decoder(_ActiveSequence)
 _metrics = msgspec.msgpack.Decoder(_KvMetrics)
+_hit_rate = msgspec.msgpack.Decoder(_KvHitRate)
 _forward = msgspec.msgpack.Decoder(_ForwardPass)
 _kv_list = msgspec.msgpack.Decoder(list[_WorkerKvEvent] | _WorkerKvEvent)
 _kv_json = msgspec.json.Decoder(list[_WorkerKvEvent] | _WorkerKvEvent)
@@ -320,6 +332,11 @@ def _load(payload: bytes) -> Load:
     return Load(worker, _count(said.active_decode_blocks), _count(said.active_prefill_tokens), _count(said.kv_used_blocks))
 
 
+def _hit(payload: bytes) -> HitRate:
+    said = _hit_rate.decode(payload)
+    return HitRate(_worker(said.worker_id, said.dp_rank), _count(said.isl_blocks) or 0, _count(said.overlap_blocks) or 0)
+
+
 def _step(payload: bytes) -> Step:
     said = _forward.decode(payload)
     if isinstance(said.worker_id, str) and not said.worker_id.isdecimal():
@@ -331,20 +348,14 @@ def _step(payload: bytes) -> Step:
     return Step(_worker(int(said.worker_id), said.dp_rank), said.wall_time, *counts)
 
 
-def _events(where: Subject, payload: bytes) -> tuple[Event, ...]:
-    match where.topic:
-        case "active_sequences_events":
-            return (_active_sequence(payload),)
-        case "forward-pass-metrics":
-            return (_step(payload),)
-        case "kv_metrics":
-            return (_load(payload),)
-        case "kv-events":
-            return _kv_changes(_kv_list.decode(payload))
-    return (Ignored(),)
-
-
-_KNOWN = {"active_sequences_events", "forward-pass-metrics", "kv_metrics", "kv-events", "kv-hit-rate"}
+# One decoder a topic; both formats share the payloads, only their envelopes and subjects differ.
+_TOPICS: dict[str, Callable[[bytes], tuple[Event, ...]]] = {
+    "active_sequences_events": lambda payload: (_active_sequence(payload),),
+    "forward-pass-metrics": lambda payload: (_step(payload),),
+    "kv_metrics": lambda payload: (_load(payload),),
+    "kv-hit-rate": lambda payload: (_hit(payload),),
+    "kv-events": lambda payload: _kv_changes(_kv_list.decode(payload)),
+}
 
 
 def decode(subject: str, data: bytes) -> Message | Unreadable:
@@ -354,14 +365,14 @@ def decode(subject: str, data: bytes) -> Message | Unreadable:
         return Unreadable(where.pattern, "unknown subject")
     try:
         if where.topic == "signals":
-            return Message(where.deployment, None, where.topic, None, None, None, (Ignored(),))
+            return Message(where.deployment, None, where.topic, None, None, None, ())
         if where.topic in ("intent", "target", "ack", "decision"):
             control = Control(where.topic, where.replica, _object.decode(data)) if data else Deleted(where.topic, where.replica)
             return Message(where.deployment, None, where.topic, None, None, None, (control,))
-        if where.topic not in _KNOWN:
-            return Unreadable(where.pattern, "unknown topic")
         if where.topic == "kv-events" and data[:1] in (b"{", b"["):
             return Message(where.deployment, where.component, where.topic, None, None, None, _kv_changes(_kv_json.decode(data)))
+        if where.topic not in _TOPICS:
+            raise _Refused("unknown topic")
         envelope = _envelope.decode(data)
         if not (0 <= envelope.publisher_id <= U64 and 0 <= envelope.sequence <= U64 and 0 <= envelope.published_at < 2**53):
             raise _Refused("envelope out of range")
@@ -372,7 +383,7 @@ def decode(subject: str, data: bytes) -> Message | Unreadable:
             envelope.publisher_id,
             envelope.sequence,
             envelope.published_at / 1000,
-            _events(where, envelope.payload),
+            _TOPICS[where.topic](envelope.payload),
         )
     except _Refused as refused:
         return Unreadable(where.pattern, str(refused))

@@ -1,0 +1,302 @@
+"""The whole pipeline on recordings of real clusters, and on damaged ones."""
+
+import json
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectors.capture import Line, Reader
+from collectors.core import Core
+from collectors.importer import feed
+from collectors.rows import SCHEMAS
+from collectors.wire import parse_subject
+from poascope.settings import Profile, Settings
+from store import Store
+from tests.conftest import CAPTURES
+
+COUNTS = {"0.9.0": 560, "1.6.1": 613}
+
+
+def play(core: Core, lines: Any) -> dict[str, pa.Table]:
+    for line in lines:
+        core.advance(line.t)
+        feed(core, line)
+    core.finish()
+    return core.take()
+
+
+def recorded(name: str) -> list[Line]:
+    return list(Reader(CAPTURES / f"{name}.jsonl.gz"))
+
+
+def clients(path: Path) -> dict[str, dict[str, Any]]:
+    """What the load generator itself saw, by request id."""
+    import gzip
+
+    with gzip.open(path, "rt") as file:
+        said = [json.loads(text) for text in file if '"src":"client"' in text]
+    return {line["id"].removeprefix("chatcmpl-"): line for line in said if line.get("id")}
+
+
+def seconds(table: pa.Table, column: str) -> list[float | None]:
+    values = table[column].cast(pa.int64()).to_pylist()
+    return [None if v is None else v / 1e6 for v in values]
+
+
+def test_every_request_of_a_recording_is_found_with_its_workers(capture: Path) -> None:
+    """560 of 560 and 613 of 613 are finished, on the workers that the client was told, with the hit rate that the client was told."""
+    requests = play(Core(Settings()), Reader(capture))["requests"]
+    truth = clients(capture)
+    assert requests.num_rows == len(truth) == COUNTS[capture.name.split("-")[1]]
+    for row in requests.to_pylist():
+        told = truth[row["request_id"]]["nvext"]
+        assert row["outcome"] == "finished"
+        assert row["prefill_worker"] == told["worker_id"]["prefill_worker_id"]
+        assert row["decode_worker"] == told["worker_id"]["decode_worker_id"]
+        assert row["overlap_blocks"] / row["input_blocks"] == pytest.approx(told["timing"]["kv_hit_rate"])
+    for column in requests.column_names:
+        optional = column in ("tau", "omega", "regime")
+        assert optional or requests[column].null_count == 0, column
+
+
+def test_ttft_agrees_with_the_client(capture: Path) -> None:
+    """TTFT from events is within 50 ms (P50) and 100 ms (P99) of the client's clock."""
+    requests = play(Core(Settings()), Reader(capture))["requests"]
+    truth = clients(capture)
+    ids = requests["request_id"].to_pylist()
+    ttft = np.array(seconds(requests, "first_token_at")) - np.array(seconds(requests, "arrived_at"))
+    error = np.abs(ttft - [truth[i]["first"] - truth[i]["sent"] for i in ids])
+    assert np.percentile(error, 50) <= 0.050 and np.percentile(error, 99) <= 0.100
+
+
+def test_a_healthy_recording_shows_no_loss_and_nothing_unknown(capture: Path) -> None:
+    """Repeated and reordered counters of a healthy bus raise no alarm, and every message is understood."""
+    core = Core(Settings())
+    tables = play(core, Reader(capture))
+    assert "gaps" not in tables
+    assert not [name for name in core.counts() if name.startswith(("lost", "unreadable", "requests:"))]
+
+
+@pytest.mark.parametrize("name", ["cap-0.9.0-1p2d", "cap-1.6.1-1p2d"])
+def test_deleted_messages_are_counted_exactly(name: str) -> None:
+    """40 messages taken out of a recording are 40 in `gaps`, by subject."""
+    lines = recorded(name)
+    rng = random.Random(5)
+    topics = ("active_sequences_events", "kv_metrics", "forward-pass-metrics", "kv-hit-rate")
+    by_subject: dict[str, list[int]] = defaultdict(list)
+    for i, line in enumerate(lines):
+        if line.subject and parse_subject(line.subject).topic in topics:
+            by_subject[line.subject].append(i)
+    # Not at the edges: before the first and after the last message of a publisher nobody can tell.
+    gone = [i for found in by_subject.values() if len(found) > 1000 for i in rng.sample(found[200:-200], 10)]
+    tables = play(Core(Settings()), [line for i, line in enumerate(lines) if i not in set(gone)])
+    expected = Counter(f"events:{lines[i].subject}" for i in gone)
+    found: Counter[str] = Counter()
+    for row in tables["gaps"].to_pylist():
+        assert row["kind"] == "lost" and row["deployment"] == "dynamo"
+        found[row["source"]] += row["count"]
+    assert found == expected and len(gone) >= 40
+
+
+def test_a_single_pool_has_no_prefill_columns() -> None:
+    """On an aggregated cluster (1.4.2) every request has one worker, the client's, and NULL in the prefill columns."""
+    path = CAPTURES / "aggregated-1.4.2.jsonl.gz"
+    tables = play(Core(Settings()), Reader(path))
+    truth = clients(path)
+    requests = tables["requests"].to_pylist()
+    assert len(requests) == len(truth) == 54
+    for row in requests:
+        told = truth[row["request_id"]]["nvext"]
+        assert row["decode_worker"] == told["worker_id"]["decode_worker_id"]
+        assert row["prefill_worker"] is row["prefill_done_at"] is row["prefill_inflight"] is None
+        assert row["decode_started_at"] == row["arrived_at"] and row["outcome"] == "finished"
+        assert row["overlap_blocks"] / row["input_blocks"] == pytest.approx(told["timing"]["kv_hit_rate"])
+    assert set(tables["workers"]["role"].to_pylist()) <= {None, "aggregated"}
+
+
+def test_requests_that_a_dying_worker_refuses_are_lost() -> None:
+    """On a cluster whose decode worker was killed (1.4.2) requests that never got a token end as lost, and none stays in flight."""
+    path = CAPTURES / "decode-worker-killed-1.4.2.jsonl.gz"
+    core = Core(Settings())
+    requests = play(core, Reader(path))["requests"].to_pylist()
+    served = {i for i, c in clients(path).items() if c["status"] == 200}
+    outcomes = Counter(r["outcome"] for r in requests)
+    assert {r["request_id"] for r in requests if r["outcome"] == "finished"} == served
+    assert outcomes["lost"] == 35
+    for row in requests:
+        assert (row["finished_at"] is None) == (row["first_token_at"] is None) == (row["outcome"] == "lost")
+    (deployment,) = core.deployments.values()
+    assert not any(deployment.assembler.inflight.values())
+
+
+def renamed(lines: list[Line], deployment: str, shift: int) -> list[Line]:
+    """The same cluster under another name, with other ids."""
+    import msgspec
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                k: (v + shift if k in ("worker_id", "publisher_id", "router_id") and isinstance(v, int) else moved(v))
+                for k, v in value.items()
+            }
+        if isinstance(value, list):
+            return [moved(v) for v in value]
+        return value
+
+    out = []
+    for line in lines:
+        if line.subject is None or line.data is None:
+            continue
+        subject = line.subject.replace("namespace.dynamo.", f"namespace.{deployment}.").replace("-dynamo-", f"-{deployment}-")
+        if line.data[:1] == b"{":
+            data = json.dumps(moved(json.loads(line.data))).encode()
+        else:
+            envelope = moved(msgspec.msgpack.decode(line.data))
+            envelope["payload"] = msgspec.msgpack.encode(moved(msgspec.msgpack.decode(envelope["payload"])))
+            data = msgspec.msgpack.encode(envelope)
+        out.append(Line(line.t, "nats", subject=subject, data=data))
+    return out
+
+
+def test_two_deployments_at_once_are_kept_apart() -> None:
+    """Two clusters on one bus give each the rows it gives alone."""
+    lines = [line for line in recorded("cap-0.9.0-1p2d") if line.src == "nats"][:4000]
+    other = renamed(lines, "staging", 1)
+    both = sorted([*lines, *other], key=lambda line: line.t)
+    tables = play(Core(Settings()), both)
+    single = play(Core(Settings()), lines)
+    for table in ("requests", "workers", "kv_events", "signals"):
+        rows = tables[table].to_pylist()
+        assert [r for r in rows if r["deployment"] == "dynamo"] == single[table].to_pylist(), table
+        assert len([r for r in rows if r["deployment"] == "staging"]) == single[table].num_rows
+    ids = {r["decode_worker"] for r in tables["requests"].to_pylist()}
+    assert len(ids) == 2 * len(set(single["requests"]["decode_worker"].to_pylist()))
+
+
+def test_only_the_named_namespaces_are_watched() -> None:
+    """With `namespaces` set, others are counted and not shown."""
+    core = Core(Settings(namespaces=("staging",)))
+    play(core, recorded("aggregated-1.4.2"))
+    assert not core.deployments and core.counts()["other namespace:active_sequences_events"] == 162
+
+
+def test_a_pulse_each_second_of_event_time(capture: Path) -> None:
+    """Each whole second between the first and the last message has one row of `signals`, whatever its distance to the messages."""
+    tables = play(Core(Settings()), Reader(capture))
+    ts = seconds(tables["signals"], "ts")
+    assert ts == [ts[0] + i for i in range(len(ts))] and len(ts) >= 68
+
+
+def test_kv_events_are_stored_once() -> None:
+    """Each 0.9 cache event is heard three times and stored once; the copies are counted."""
+    core = Core(Settings())
+    tables = play(core, Reader(CAPTURES / "cap-0.9.0-1p2d.jsonl.gz"))
+    assert tables["kv_events"].num_rows == 560 and core.counts()["copies:kv-events"] == 1120
+
+
+def test_load_samples_keep_what_a_null_does_not_say() -> None:
+    """Router and worker each speak for themselves: a field that one leaves out is not wiped by the other."""
+    tables = play(Core(Settings()), Reader(CAPTURES / "aggregated-1.4.2.jsonl.gz"))
+    sources = defaultdict(set)
+    for row in tables["workers"].to_pylist():
+        sources[row["source"]] |= {
+            k for k in ("inflight", "active_decode_blocks", "kv_used_blocks", "running", "step_s") if row[k] is not None
+        }
+    assert sources == {
+        "events": {"inflight"},
+        "router": {"active_decode_blocks"},
+        "worker": {"kv_used_blocks"},
+        "step": {"running", "step_s"},
+    }
+
+
+def test_tables_fit_the_store(tmp_path: Path) -> None:
+    """What the core hands out has the columns of the schema, and goes into a store."""
+    with Store.open(tmp_path / "s.duckdb") as store, store.cursor() as cursor:
+        for table, schema in SCHEMAS.items():
+            described = cursor.execute(f'DESCRIBE "{table}"').fetchall()
+            assert [row[0] for row in described] == schema.names
+        store.append_all(play(Core(Settings()), Reader(CAPTURES / "aggregated-1.4.2.jsonl.gz")))
+        assert cursor.execute("SELECT count(*) FROM requests").fetchone() == (54,)
+
+
+def test_routers_are_tied_to_profiles(capture: Path) -> None:
+    """τ and ω of each request are those of the frontend whose router routed it: named by metrics on 1.x, found by counters on 0.9."""
+    profiles = (Profile("frontend", 0.0, 1.0, "http://a"), Profile("frontend2", 0.7, 1.0, "http://b"))
+    requests = play(Core(Settings(profiles=profiles)), Reader(capture))["requests"]
+    known = [(r["tau"], r["omega"]) for r in requests.to_pylist() if r["tau"] is not None]
+    assert set(known) == {(0.0, 1.0)} and len(known) > 0.8 * requests.num_rows
+
+
+def test_decisions_become_rows() -> None:
+    """Intents, targets, acks and what the controller says of them are rows, with who, why, from and to; a target sets the mode."""
+    core = Core(Settings())
+    core.feed_nats(
+        1.0, "$KV.poascope.dynamo.target", b'{"tau":0.0,"omega":1.0,"regime":"below","mode":"auto","why":"quiet","decided_at":1.0}'
+    )
+    core.feed_nats(
+        2.0, "$KV.poascope.dynamo.intent", b'{"mode":"manual","tau":0.7,"omega":1,"reason":"try","operator":"ann","expires_at":500.0}'
+    )
+    core.feed_nats(
+        3.0, "$KV.poascope.dynamo.target", b'{"tau":0.7,"omega":1.0,"regime":"below","mode":"manual","why":"ann","intent_revision":4}'
+    )
+    core.feed_nats(4.0, "$KV.poascope.dynamo.ack.gateway", b'{"tau":0.7,"omega":1.0,"applied_at":4.0,"target_revision":5}')
+    core.feed_nats(5.0, "poascope.dynamo.decision", b'{"kind":"expiry","at":5.0,"actor":"controller","why":"over"}')
+    core.feed_nats(6.0, "$KV.poascope.dynamo.intent", b"")
+    core.feed_nats(7.0, "$KV.poascope.dynamo.intent", b"{")
+    rows = core.take()["decisions"].to_pylist()
+    assert [(r["kind"], r["actor"], r["mode"], r["tau"], r["from_tau"], r["why"]) for r in rows] == [
+        ("target", "controller", "auto", 0.0, None, "quiet"),
+        ("intent", "ann", "manual", 0.7, 0.0, "try"),
+        ("target", "controller", "manual", 0.7, 0.0, "ann"),
+        ("ack", "gateway", None, 0.7, 0.7, None),
+        ("expiry", "controller", None, None, 0.7, "over"),
+        ("intent", None, None, None, 0.7, "key deleted"),
+    ]
+    assert rows[3]["revision"] == 5 and rows[1]["expires_at"].timestamp() is not None
+    assert core.counts()["unreadable:$KV.poascope.*.intent:corrupt bytes"] == 1
+    assert core.decisions.modes == {"dynamo": "manual"}
+
+
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_damage_never_stops_the_core(data: st.DataObject) -> None:
+    """Cut, flipped, doubled, dropped and swapped messages give counters and rows that the store takes, never an exception."""
+    rng = random.Random(data.draw(st.integers(0, 10_000)))
+    lines = recorded(data.draw(st.sampled_from(["aggregated-1.4.2", "decode-worker-killed-1.4.2"])))
+    damaged = []
+    for line in lines:
+        roll = rng.random()
+        if line.data and roll < 0.1:
+            raw = bytearray(line.data)
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+            line = Line(line.t, line.src, subject=line.subject, data=bytes(raw[: rng.randint(1, len(raw))] if roll < 0.03 else raw))
+        elif line.body and roll < 0.3:
+            line = Line(line.t, line.src, target=line.target, body=line.body[: rng.randrange(len(line.body))])
+        damaged += [line] * (0 if roll > 0.97 else 2 if roll > 0.94 else 1)
+    for i in range(0, len(damaged) - 1, 7):
+        damaged[i], damaged[i + 1] = damaged[i + 1], damaged[i]
+    tables = play(Core(Settings()), damaged)
+    assert tables["requests"].num_rows > 20
+    with Store.open(":memory:") as store:
+        store.append_all(tables)
+
+
+def test_everything_kept_is_bounded() -> None:
+    """A bus full of names and ids that never come back does not make the core grow without end."""
+    import msgspec
+
+    core = Core(Settings())
+    for i in range(3000):
+        payload = msgspec.msgpack.encode({"request_id": "r", "worker": {"worker_id": i, "dp_rank": 0}, "data": "Free", "router_id": 1})
+        envelope = {"publisher_id": i, "sequence": i, "published_at": i, "payload": payload}
+        core.feed_nats(float(i), f"namespace.d{i}.component.c.active_sequences_events", msgspec.msgpack.encode(envelope))
+        core.feed_nats(float(i), f"subject{i}.x", b"?")
+    assert len(core.deployments) <= 64 and len(core.counters) <= 1002
