@@ -22,6 +22,7 @@ INTERVAL_S = 5.0
 HEARD_FOR_S = 60.0
 CLOCK_SLACK_S = 60.0  # between an operator's machine and the NATS server
 ACTOR = "controller"
+HELD = "regime: "  # the pulse's note in `quality` when it did not judge the regime anew
 
 
 class _Pulse(msgspec.Struct, frozen=True):
@@ -51,8 +52,8 @@ class Ear:
             log.warning("signals: %s - cannot be read (%s)", message.subject, error)
             return
         if not self.namespaces or said.deployment in self.namespaces:
-            signal = Signal(said.ts, said.regime, said.ttft_ewma_s, tuple(said.quality or ()))
-            self._heard[said.deployment] = self.clock(), signal
+            held = next((note.removeprefix(HELD) for note in said.quality or () if note.startswith(HELD)), None)
+            self._heard[said.deployment] = self.clock(), Signal(said.ts, said.regime, said.ttft_ewma_s, held)
 
     def signal(self, deployment: str) -> Signal | None:
         return self._heard[deployment][1] if deployment in self._heard else None

@@ -10,12 +10,12 @@ from controller.protocol import REGIMES, Intent, Target
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What the newest pulse said. `ts`: its tick (Unix s, collector's clock); `quality`: what it could not know, and why."""
+    """What the newest pulse said. `ts`: its tick (Unix s, collector's clock). `held`: why the regime is not judged anew, if it is not."""
 
     ts: float
     regime: str | None
     ttft_ewma_s: float | None
-    quality: tuple[str, ...] = ()
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _override(intent: Intent, revision: int, observation: Observation, last: Tar
 
 def _auto(wanted: Wanted | None, observation: Observation, config: Config, last: Target | None) -> Set | Hold:
     ended, expired = _ended(wanted, observation.now, last)
-    unfit = _unfit(observation, config)
+    unfit = _unfit(observation, config, last)
     if unfit is None and observation.signal and observation.signal.regime:
         regime = observation.signal.regime
         tau, omega = REGIMES[regime]
@@ -147,7 +147,7 @@ def _ended(wanted: Wanted | None, now: float, last: Target | None) -> tuple[str,
     return "", False
 
 
-def _unfit(observation: Observation, config: Config) -> tuple[str, str] | None:
+def _unfit(observation: Observation, config: Config, last: Target | None) -> tuple[str, str] | None:
     """Why the signals must not be acted on: the kind, and the words for it."""
     signal = observation.signal
     if signal is None:
@@ -158,6 +158,8 @@ def _unfit(observation: Observation, config: Config) -> tuple[str, str] | None:
     if age_s < -config.ahead_s:
         return "clock", f"the signals are dated {-age_s:.0f} s ahead of this clock"
     if signal.regime not in REGIMES or signal.ttft_ewma_s is None:
-        because = f" ({'; '.join(signal.quality)})" if signal.quality else ""
-        return "withheld", f"the regime is not known{because}"
+        return "withheld", "the regime is not known" + (f" ({signal.held})" if signal.held else "")
+    # A regime held from before is no reason to change anything, nor is it news where its parameters are in force already.
+    if signal.held and (last is None or last.mode != "auto" or (last.tau, last.omega) != REGIMES.get(signal.regime or "")):
+        return "withheld", f"the regime is an old one ({signal.held})"
     return None

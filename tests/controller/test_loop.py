@@ -134,7 +134,7 @@ async def test_a_hold_is_said_when_its_reason_changes(bus: Bus) -> None:
             await pulse(bus, regime="below", ts=time.time() - 20)
             await controller.turn()
         for _ in range(2):
-            await pulse(bus, regime="unknown", quality=["events: silent"])
+            await pulse(bus, regime="unknown", quality=["itl: not reported", "regime: no events for more than 15 s"])
             await controller.turn()
         await pulse(bus, regime="transition")
         await controller.turn()
@@ -143,7 +143,7 @@ async def test_a_hold_is_said_when_its_reason_changes(bus: Bus) -> None:
         got = (await bus.target("dynamo")).value
     assert [d.kind for d in said] == ["hold"] * 3
     assert "20 s old" in said[0].why
-    assert "events: silent" in said[1].why
+    assert "is not known (no events for more than 15 s): τ 0.7" in said[1].why
     assert said[2].why.endswith("τ 0.7, ω 1 stays.")
     assert got is not None
     assert (got.tau, got.regime) == (0.7, "transition")

@@ -15,8 +15,8 @@ NOW = 1_800_000_000.0
 CONFIG = Config()
 
 
-def signal(regime: str | None = "below", age_s: float = 1.0, ewma: float | None = 0.2, quality: tuple[str, ...] = ()) -> Signal:
-    return Signal(NOW - age_s, regime, ewma, quality)
+def signal(regime: str | None = "below", age_s: float = 1.0, ewma: float | None = 0.2, held: str | None = None) -> Signal:
+    return Signal(NOW - age_s, regime, ewma, held)
 
 
 def target(**changes: object) -> Target:
@@ -49,7 +49,8 @@ def test_each_regime_has_the_papers_parameters(regime: str, parameters: tuple[fl
         (None, "no signals", "No signals have been heard"),
         (signal(age_s=16), "stale", "The newest signals are 16 s old"),
         (signal(age_s=-6), "clock", "The signals are dated 6 s ahead of this clock"),
-        (signal("unknown", quality=("events: silent for 20 s",)), "withheld", "The regime is not known (events: silent for 20 s)"),
+        (signal("unknown", held="no events for 20 s"), "withheld", "The regime is not known (no events for 20 s)"),
+        (signal("transition", held="no requests"), "withheld", "The regime is an old one (no requests)"),
         (signal(None), "withheld", "The regime is not known"),
         (signal(ewma=None), "withheld", "The regime is not known"),
     ],
@@ -64,6 +65,13 @@ def test_a_signal_that_must_not_be_trusted_holds_and_says_why(heard: Signal | No
 def test_what_is_in_force_already_is_not_written_again() -> None:
     """The same regime is a hold in order, whatever its latency."""
     decided = decide(see(signal("below")), CONFIG, target())
+    assert isinstance(decided, Hold)
+    assert decided.in_order
+
+
+def test_a_pause_in_traffic_is_no_news() -> None:
+    """A regime held from before, whose parameters are in force, is in order: a quiet minute does not fill the audit trail."""
+    decided = decide(see(signal("below", held="no requests")), CONFIG, target())
     assert isinstance(decided, Hold)
     assert decided.in_order
 
@@ -126,10 +134,11 @@ def test_an_inadmissible_intent_is_not_followed_but_ends_nothing_early() -> None
 numbers = st.floats(0, 10, allow_nan=False)
 seconds = st.floats(-1e4, 1e4, allow_nan=False)
 signals = st.none() | st.builds(
-    lambda age_s, regime, ewma: signal(regime, age_s, ewma),
-    seconds,
+    lambda age_s, regime, ewma, held: signal(regime, age_s, ewma, held),
+    st.floats(-30, 30),
     st.sampled_from([None, "unknown", "below", "transition", "saturated"]),
     st.none() | numbers,
+    st.none() | st.just("no requests"),
 )
 intents = st.builds(
     lambda mode, tau, omega, end: intent(
@@ -165,7 +174,7 @@ def in_force(wanted: Wanted | None) -> Intent | None:
 
 
 def usable(heard: Signal | None) -> bool:
-    return bool(heard and heard.regime in REGIMES and heard.ttft_ewma_s is not None and -5 <= NOW - heard.ts <= 15)
+    return bool(heard and heard.regime in REGIMES and heard.ttft_ewma_s is not None and heard.held is None and -5 <= NOW - heard.ts <= 15)
 
 
 @given(signals, wants, lasts)
