@@ -1,5 +1,6 @@
 """Write the generated pages of docs/ from what the code says: settings, verbs, named queries. A test holds them to it."""
 
+import ast
 from dataclasses import fields
 from itertools import takewhile
 from pathlib import Path
@@ -62,8 +63,26 @@ def queries() -> str:
     return MADE + "".join(parts)
 
 
-PAGES = {"configuration.md": configuration, "cli.md": verbs, "queries.md": queries}
+def architecture() -> str:
+    """The hand-written tour, with the first line of every module's docstring in its list."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    before, after = text.split("<!-- modules -->")[0], text.split("<!-- /modules -->")[1]
+    rows = ["| module | what it is |", "|---|---|"]
+    for package in ("poascope", "testbed", "collectors", "store", "queries", "controller", "app"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            says = ast.get_docstring(ast.parse(file.read_text()))
+            if says:
+                rows.append(f"| `{file.relative_to(ROOT)}` | {says.split(chr(10))[0]} |")
+    return f"{before}<!-- modules -->\n" + "\n".join(rows) + f"\n<!-- /modules -->{after}"
+
+
+PAGES = {
+    "ARCHITECTURE.md": architecture,
+    "docs/configuration.md": configuration,
+    "docs/cli.md": verbs,
+    "docs/queries.md": queries,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
-        (ROOT / "docs" / name).write_text(page())
+        (ROOT / name).write_text(page())

@@ -11,7 +11,7 @@ PAGES = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["PAGES"]
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_generated_pages_are_current(name: str) -> None:
     """What docs/ says of settings, verbs and queries is what the code says; a stale page is written anew, so that the diff shows it."""
-    page = ROOT / "docs" / name
+    page = ROOT / name
     said, is_so = page.read_text() if page.exists() else "", PAGES[name]()
     if said != is_so:
         page.write_text(is_so)
