@@ -65,7 +65,7 @@ def dead_workers(requests: Requests) -> frozenset[int]:
     for code in (requests.prefill, requests.decode):
         for c in np.unique(code[requests.lost & (code >= 0)]):
             mine = np.flatnonzero(code == c)
-            if requests.lost[mine[np.argmax(requests.arrived_at[mine])]]:
+            if requests.lost[mine[np.argsort(requests.arrived_at[mine], kind="stable")[-1]]]:
                 gone.add(int(c))
     return frozenset(gone)
 
@@ -140,7 +140,7 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     lived = r.arrived_at, np.sort(r.finished_at[~np.isnan(r.finished_at)])
     inflight = np.searchsorted(np.sort(lived[0]), ticks, "right") - np.searchsorted(lived[1], ticks, "right")
     ticks_seen = ticks >= r.arrived_at.min()
-    provisional = next((memory.reasons[s] for s in [*pools, "first"] if s in memory.reasons), None)
+    provisional = next((f"{s} {memory.reasons[s]}" for s in [*pools, "first"] if s in memory.reasons), None)
     mean_inflight = float(inflight[ticks_seen].mean()) if ticks_seen.any() else 0.0
 
     shares = {pool: _share(r, pool, dead, memory.curves[pool], done, window) for pool in pools}
@@ -246,10 +246,9 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     memory = replace(memory, regime=regime)
     row, notes = traffic(window, silent)
     a = anarchy(window, everyone, memory, config.preset, silent)
-    stations = _stations(everyone, memory)
-    knee = knee_inflight(stations) if stations else Estimate(None, withheld="fit declined")
-    if knee.value is None:
-        notes.append(f"knee: {knee.withheld}")
+    n_star = knee(everyone, memory)
+    if n_star.value is None:
+        notes.append(f"knee: {n_star.withheld}")
     if a.poa.withheld:
         notes.append(f"poa: {a.poa.withheld}")
     if a.ttft.withheld and a.ttft.withheld != a.poa.withheld:
@@ -283,8 +282,8 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
         "poa_ttft": a.ttft.value,
         "poa_routing": a.routing,
         "poa_temporal": a.poa.value / a.routing if a.poa.value is not None and a.routing else None,
-        "knee_inflight": knee.value,
-        "headroom_ratio": headroom_ratio(row["inflight"], knee.value) if knee.value and row["inflight"] is not None else None,
+        "knee_inflight": n_star.value,
+        "headroom_ratio": headroom_ratio(row["inflight"], n_star.value) if n_star.value and row["inflight"] is not None else None,
         "regime": regime.name,
         "mode": window.mode,
         "tau": window.tau,
@@ -294,10 +293,13 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     return row, memory
 
 
-def _stations(everyone: Requests, memory: Memory) -> list[Station]:
-    """The pools in use with their curves; empty as long as one has none."""
-    pools = ["prefill", "decode"] if (everyone.prefill >= 0).any() else ["decode"]
-    if any(pool not in memory.curves for pool in pools):
-        return []
+def knee(everyone: Requests, memory: Memory) -> Estimate:
+    """N* of the pools in use; withheld as long as one of them has no curve or a flat one, which may be the bottleneck."""
+    stations = []
     dead = dead_workers(everyone)
-    return [Station(memory.curves[pool], max(1, stay(everyone, pool, dead)[0].workers)) for pool in pools]
+    for pool in ["prefill", "decode"] if (everyone.prefill >= 0).any() else ["decode"]:
+        reason = memory.reasons.get(pool, "")
+        if pool not in memory.curves or "flat" in reason:
+            return Estimate(None, withheld=f"{pool} {reason or 'fit declined (no requests)'}")
+        stations.append(Station(memory.curves[pool], max(1, stay(everyone, pool, dead)[0].workers)))
+    return knee_inflight(stations)

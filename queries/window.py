@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+HISTORY_S, HISTORY_N = 1800.0, 2000
+
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
@@ -45,6 +47,24 @@ class Requests:
     def open_at(self, t: float) -> NDArray[np.bool_]:
         """Mask: arrived and neither finished nor known lost at t."""
         return (self.arrived_at <= t) & ~(self.finished_at <= t) & ~self.lost
+
+    def as_of(self, t: float) -> "Requests":
+        """What was known at t: later arrivals are gone, later times NaN, and a worker not yet chosen is −1. A loss shows from the start."""
+        known = self.take(self.arrived_at <= t)
+
+        def seen(times: Floats) -> Floats:
+            return np.where(times <= t, times, np.nan)
+
+        routed = known.decode_started_at <= t
+        return replace(
+            known,
+            prefill_done_at=seen(known.prefill_done_at),
+            decode_started_at=seen(known.decode_started_at),
+            first_token_at=seen(known.first_token_at),
+            finished_at=seen(known.finished_at),
+            decode=np.where(routed, known.decode, -1),
+            decode_inflight=np.where(routed, known.decode_inflight, np.nan),
+        )
 
 
 def join(a: Requests, b: Requests) -> Requests:
@@ -138,3 +158,29 @@ class Window:
     mode: str | None = None
     events_as_of: float | None = None
     notes: tuple[str, ...] = ()
+
+
+def newest_event(requests: Requests) -> float | None:
+    """Unix seconds of the newest time any request has, None without requests."""
+    times = (requests.arrived_at, requests.prefill_done_at, requests.decode_started_at, requests.first_token_at, requests.finished_at)
+    seen = np.concatenate([t[~np.isnan(t)] for t in times])
+    return float(seen.max()) if len(seen) else None
+
+
+def window_at(requests: Requests, t: float, window_s: float, deployment: str = "replay", metrics: Metrics | None = None) -> Window:
+    """The window a pulse at t would have had, from all requests of a recording or a table. No gaps, τ and ω unknown."""
+    known = requests.as_of(t)
+    history = known.take((known.finished_at > t - HISTORY_S) & ~known.lost)
+    newest = np.argsort(history.finished_at, kind="stable")[-HISTORY_N:]
+    keep = np.zeros(len(history), dtype=np.bool_)
+    keep[newest] = True
+    ended = known.finished_at <= t - window_s
+    return Window(
+        deployment=deployment,
+        end=t,
+        window_s=window_s,
+        recent=known.take(~ended),
+        history=history.take(keep),
+        metrics=metrics or Metrics(),
+        events_as_of=newest_event(known),
+    )

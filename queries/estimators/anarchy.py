@@ -80,10 +80,11 @@ def saved_by_even_deal(stay: Stay, curve: Curve, counted: Codes, present: Floats
 def share(stay: Stay, curve: Curve, counted: Codes, until: float, window_s: float) -> Share:
     """The pool's share for the requests at positions `counted`, with snapshots each second of (until − window_s, until]."""
     at = stay.start[counted]
-    started, ended = np.sort(stay.start[~np.isnan(stay.start)]), np.sort(stay.end[~np.isnan(stay.end)])
-    present = np.searchsorted(started, at, "left") - np.searchsorted(ended, at, "right")
+    # events carry whole milliseconds, so a burst has one time; the loads met at routing give its members an order
+    came = np.empty(len(stay.start))
+    came[np.lexsort((stay.found, stay.start))] = np.arange(len(stay.start))
+    present = came[counted] - np.searchsorted(np.sort(stay.end[~np.isnan(stay.end)]), at, "right")
     found = np.where(np.isnan(stay.found[counted]), present / max(stay.workers, 1), stay.found[counted])
-    # requests of one burst carry one time stamp: the count found at routing knows their order, the time stamps do not
     present = np.maximum(present, found)
     counts = counts_each_second(stay.start, stay.end, stay.place, stay.workers, until, int(window_s))
     return Share(

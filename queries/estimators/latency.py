@@ -177,34 +177,32 @@ def _pole(n: Floats, seconds: Floats, floor: float, start: tuple[float, float], 
     return curve(found.x)
 
 
-def _too_few(count: int) -> str | None:
-    return f"fit declined ({count} requests < {MIN_REQUESTS})" if count < PROVISIONAL_REQUESTS else None
-
-
 def _provisional(count: int) -> str | None:
     return f"fit provisional ({count} requests < {MIN_REQUESTS})" if count < MIN_REQUESTS else None
 
 
 def fit_constant(samples: Samples) -> tuple[Curve | None, str | None]:
     """The median as a flat curve, for a stage that does not depend on n (the first decode step). Declined as `fit` is."""
-    if reason := _too_few(len(samples)):
-        return None, reason
+    if len(samples) < PROVISIONAL_REQUESTS:
+        return None, f"fit declined ({len(samples)} requests < {MIN_REQUESTS})"
     return Curve(float(np.median(samples.seconds)), 0.0, requests=len(samples)), _provisional(len(samples))
 
 
 def fit(samples: Samples) -> tuple[Curve | None, str | None]:
-    """The curve, and a reason when there is none or when it is provisional.
+    """The curve, and a reason when there is none or when what rests on it is to be drawn hollow.
 
-    Declined below 16 requests or 3 distinct n; provisional below 30 (what rests on it is drawn hollow). The pole is kept only if it
-    beats the line on every fifth request, held out. Lies when the requests differ much in length, or the workers in speed.
+    Declined below 16 requests, provisional below 30. With fewer than 3 distinct n no slope can be told: the median, flat, which holds for
+    the loads seen and for no others (a calm prefill pool is always found empty; declining would leave calm without a PoA, and there can
+    be no knee from it). The pole is kept only if it beats the line on every fifth request, held out. Lies when the requests differ much
+    in length, or the workers in speed; and with batches, where a request that arrives amid one is counted with the whole of it, so that
+    the slope comes out up to a quarter low.
     """
     n, seconds = samples.n, samples.seconds
-    count = len(n)
-    if reason := _too_few(count):
-        return None, reason
-    distinct = len(np.unique(n))
+    count, distinct = len(n), len(np.unique(n))
+    if count < PROVISIONAL_REQUESTS:
+        return None, f"fit declined ({count} requests < {MIN_REQUESTS})"
     if distinct < MIN_DISTINCT:
-        return None, f"fit declined ({distinct} distinct n < {MIN_DISTINCT})"
+        return Curve(float(np.median(seconds)), 0.0, requests=count), f"fit flat ({distinct} distinct n < {MIN_DISTINCT})"
     floor = 0.05 * float(np.median(seconds)) + 1e-9
     s, a = _line(n, seconds, floor)
     chosen = Curve(s, a, requests=count)

@@ -85,10 +85,10 @@ def test_outliers_do_not_move_the_line() -> None:
 
 
 def test_few_requests_or_few_loads_are_declined_and_say_so() -> None:
-    """Under 16 requests or 3 distinct n there is no curve; under 30 it is provisional; both say why."""
+    """Under 16 requests there is no curve; under 30 it is provisional, under 3 distinct n flat; all say why."""
     curve = Curve(0.05, 0.05)
     assert fit(samples([1, 2, 3] * 5, curve)) == (None, "fit declined (15 requests < 30)")
-    assert fit(samples([1, 2] * 20, curve)) == (None, "fit declined (2 distinct n < 3)")
+    assert fit(samples([1, 1, 2] * 20, curve)) == (Curve(0.05, 0.0, requests=60), "fit flat (2 distinct n < 3)")
     provisional, reason = fit(samples([1, 2, 3, 4] * 5, curve))
     assert provisional and reason == "fit provisional (20 requests < 30)"
     assert fit(samples([1, 2, 3] * 10, curve))[1] is None
