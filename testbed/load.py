@@ -57,7 +57,9 @@ class Load:
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=120)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        # A connection for each request: Caddy drops reused ones when its upstreams change, and that would count as a failure.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             ticker = asyncio.create_task(self._tick())
             try:
                 for number, phase in enumerate(self.scenario.phases):
