@@ -170,7 +170,7 @@ class _Own:
 
 
 def listen(host: str, port: int, token: str) -> socket.socket:
-    """A bound socket for the API. Raises Misconfigured off loopback without a token, PoascopeError when the port is taken."""
+    """A listening socket for the API. Raises Misconfigured off loopback without a token, PoascopeError when the port is taken."""
     if not token and not _loopback(host):
         raise Misconfigured(f"api_host: {host} - not loopback, so anyone there could read; set api_token (POASCOPE_API_TOKEN) as well")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -178,6 +178,8 @@ def listen(host: str, port: int, token: str) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        # Listening from now on: who connects before the server is up waits a moment, and a second collector finds the port taken.
+        listener.listen(512)
     except OSError as error:
         listener.close()
         raise PoascopeError(f"api_port: {host}:{port} - {error.strerror}; choose another with --api-port") from error

@@ -13,6 +13,7 @@ from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests import Session
 from requests.exceptions import RequestException
+from urllib3.util import Retry
 
 from collectors.metrics import Raw, parse_text
 from poascope.settings import Settings
@@ -125,7 +126,7 @@ def fetch_samples(url: str) -> list[dict[str, Any]]:
         for suffix in (("_bucket", "_sum", "_count") if quantity.kind == "histogram" else ("",))
     ]
     with Session() as session:
-        server = PrometheusConnect(url=url.rstrip("/"), session=session, timeout=int(TIMEOUT_S))
+        server = PrometheusConnect(url=url.rstrip("/"), session=session, timeout=int(TIMEOUT_S), retry=Retry(total=0))
         result: list[dict[str, Any]] = server.custom_query(f'{{__name__=~"{"|".join(names)}"}}[{LOOK_BACK_S}s]')
     return result
 

@@ -144,7 +144,5 @@ def test_off_loopback_needs_a_token() -> None:
     with pytest.raises(Misconfigured, match="api_token"):
         listen("0.0.0.0", 0, "")
     listen("0.0.0.0", 0, "secret").close()
-    with listen("127.0.0.1", 0, "") as first:
-        first.listen()
-        with pytest.raises(PoascopeError, match=str(first.getsockname()[1])):
-            listen("127.0.0.1", first.getsockname()[1], "")
+    with listen("127.0.0.1", 0, "") as first, pytest.raises(PoascopeError, match=str(first.getsockname()[1])):
+        listen("127.0.0.1", first.getsockname()[1], "")
