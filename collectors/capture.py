@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -90,12 +89,10 @@ class Reader:
 
 
 class Recorder:
-    """Writes a recording; what is older than a second is in the file even if the process is killed."""
-
-    FLUSH_S = 1.0
+    """Writes a recording; whoever drives it calls `flush` now and then."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.lines, self._flushed_at = path, 0, 0.0
+        self.path, self.lines = path, 0
         try:
             self._file = gzip.GzipFile(path, "xb", compresslevel=6)
         except FileExistsError as error:
@@ -106,16 +103,25 @@ class Recorder:
     def write(self, line: Line) -> None:
         try:
             self._file.write(_encode(line) + b"\n")
-            self.lines += 1
-            now = time.monotonic()
-            if now - self._flushed_at >= self.FLUSH_S:
-                self._file.flush()
-                self._flushed_at = now
         except OSError as error:
-            raise PoascopeError(f"record: {self.path} - {error.strerror}; {self.lines} lines are kept") from error
+            raise self._failed(error) from error
+        self.lines += 1
+
+    def flush(self) -> None:
+        """Bring to the file what was written so far; what a kill leaves is then readable up to here."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> PoascopeError:
+        return PoascopeError(f"record: {self.path} - {error.strerror}; what was flushed before is kept")
 
     def __enter__(self) -> "Recorder":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self._file.close()
+        if kind is not None and not self.lines:
+            # Nothing was heard: the name stays free for the next attempt.
+            self.path.unlink()

@@ -16,12 +16,15 @@ from poascope.errors import Unreachable
 from poascope.settings import Settings
 
 CONNECT_S = 5.0
+# What a kill may cost.
+FLUSH_S = 1.0
 SUBJECTS = ("namespace.>", "*.kv-events", "poascope.>", "$KV.poascope.>")
 
 
 async def record(settings: Settings, out: Recorder, seconds: float | None, started: Callable[[], None]) -> None:
     """Record until `seconds` are over, or SIGINT or SIGTERM. Raises Unreachable when NATS is not there to begin with."""
     down_since: list[float] = []
+    listening = asyncio.Event()
 
     async def heard(message: Msg) -> None:
         out.write(Line(time.time(), "nats", subject=message.subject, data=message.data))
@@ -35,7 +38,8 @@ async def record(settings: Settings, out: Recorder, seconds: float | None, start
 
     async def failed(error: Exception) -> None:
         # nats-py's own drops on a full queue come here; the recording must not look whole then.
-        out.write(Line(time.time(), "gap", target="nats", kind=type(error).__name__, since=time.time(), until=time.time()))
+        if listening.is_set():
+            out.write(Line(time.time(), "gap", target="nats", kind=type(error).__name__, since=time.time(), until=time.time()))
 
     connecting = nats.connect(
         settings.nats_url,
@@ -56,12 +60,13 @@ async def record(settings: Settings, out: Recorder, seconds: float | None, start
     for subject in SUBJECTS:
         await client.subscribe(subject, cb=heard)
     await client.flush()
+    listening.set()
     started()
     async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
         reads: list[asyncio.Task[object]] = [
             asyncio.create_task(_read(http, base, settings.scrape_interval_s, out)) for base in settings.scrape
         ]
-        tasks: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait()), *reads]
+        tasks: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait()), asyncio.create_task(_flush(out)), *reads]
         done, running = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
@@ -69,6 +74,12 @@ async def record(settings: Settings, out: Recorder, seconds: float | None, start
     await client.drain()
     for task in done:
         task.result()
+
+
+async def _flush(out: Recorder) -> NoReturn:
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        out.flush()
 
 
 async def _read(http: httpx.AsyncClient, base: str, every_s: float, out: Recorder) -> NoReturn:

@@ -136,6 +136,23 @@ def test_requests_that_a_dying_worker_refuses_are_lost() -> None:
     assert not any(deployment.assembler.inflight.values())
 
 
+def test_requests_on_a_worker_that_vanished_are_lost_and_leave_it() -> None:
+    """On 0.9.0 nobody frees what a killed worker held: once it has not reported for 15 s its requests end as lost, and it is gone."""
+    path = CAPTURES / "decode-worker-killed-0.9.0.jsonl.gz"
+    core = Core(Settings())
+    tables = play(core, Reader(path))
+    truth = clients(path)
+    finished = {r["request_id"] for r in tables["requests"].to_pylist() if r["outcome"] == "finished"}
+    assert finished == {i for i, c in truth.items() if c["chunks"] == 129}
+    lost = [r for r in tables["requests"].to_pylist() if r["outcome"] == "lost"]
+    (gap,) = tables["gaps"].to_pylist()
+    assert len(lost) == gap["count"] == 5 and gap["kind"] == "worker gone"
+    (worker,) = {r["decode_worker"] for r in lost}
+    assert gap["source"] == f"worker:backend:{worker}:0"
+    (deployment,) = core.deployments.values()
+    assert not any(deployment.assembler.inflight.values()) and ("backend", (worker, 0)) not in deployment.worker_seen
+
+
 def renamed(lines: list[Line], deployment: str, shift: int) -> list[Line]:
     """The same cluster under another name, with other ids."""
     import msgspec
