@@ -25,6 +25,7 @@ MAX_CATCH_UP_S = 120
 REMEMBERED_EVENTS = 8192
 MAX_PUBLISHERS = 4096
 SILENT_S = 3600.0
+FORGET_EVERY_S, TARGET_FORGOTTEN_S = 60, 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,8 @@ class Core:
             name, source = loss.stream.deployment, f"events:{loss.stream.subject}"
             self._count("lost", source, "", loss.count)
             self.gap(source, "lost", loss.since, loss.until, loss.count, name)
+        if now % FORGET_EVERY_S == 0:
+            self._forget(now - TARGET_FORGOTTEN_S)
         signals = []
         for deployment in list(self.deployments.values()):
             if deployment.events_as_of is not None and now - deployment.events_as_of > SILENT_S and not deployment.assembler.open:
@@ -194,6 +197,12 @@ class Core:
             signals.append(self._pulse(deployment, now))
             self._workers(deployment, now)
         return signals
+
+    def _forget(self, before: float) -> None:
+        self.readings.forget(before)
+        for known in (self._namespaces, self._models):
+            for target in [t for t in known if t not in self.readings.read_at]:
+                del known[target]
 
     def _worker_gone(self, deployment: Deployment, component: str, worker: tuple[int, int], now: float) -> None:
         lost = deployment.assembler.lose_worker(now, worker)

@@ -183,7 +183,18 @@ class Deployment:
             omega=omega,
             mode=self.mode,
             events_as_of=self.events_as_of,
+            notes=self._notes(end),
         )
+
+    def _notes(self, end: float) -> tuple[str, ...]:
+        """What is missing from the bus although requests run, and what brings it."""
+        notes: list[str] = []
+        if any(at > end - ITL_WINDOW_S and decoding for at, _, decoding in self.steps) and not self.routers:
+            notes.append("events: requests run but no routing is heard; start the frontends with --router-replica-sync")
+        served = {r.request.prefill or r.request.decode for r in self.recent} - {None}
+        if silent := served - set(self.prefixes.caches):
+            notes.append(f"kv_events: none from {len(silent)} of {len(served)} workers")
+        return tuple(notes)
 
     def _parameters(self, end: float) -> tuple[float | None, float | None]:
         """τ and ω of the newest requests; None when they were routed under several, or under unknown ones."""

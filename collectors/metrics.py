@@ -181,6 +181,14 @@ class Readings:
                 reads.clear()
             _keep(self._histograms, (target, histogram.name, histogram.labels), at, histogram)
 
+    def forget(self, before: float) -> None:
+        """Drop targets and series not read since: a pod that is gone, a worker that is no longer exported."""
+        self.read_at = {target: at for target, at in self.read_at.items() if at >= before}
+        for key in [k for k, reads in self._gauges.items() if reads[-1][0] < before]:
+            del self._gauges[key]
+        for key in [k for k, histograms in self._histograms.items() if histograms[-1][0] < before]:
+            del self._histograms[key]
+
     def grown(self, quantity: str, targets: Collection[str], start: float, end: float) -> Grown | None:
         """What the histograms of a quantity gained together in (start, end]; None when fewer than two reads show it.
 

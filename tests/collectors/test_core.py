@@ -218,6 +218,34 @@ def test_kv_events_are_stored_once() -> None:
     assert tables["kv_events"].num_rows == 560 and core.counts()["copies:kv-events"] == 1120
 
 
+def test_a_lost_kv_event_shows_though_it_has_no_envelope() -> None:
+    """On 0.9 one copy more or less is no loss; an event of which every copy is gone is one."""
+    lines = recorded("cap-0.9.0-1p2d")
+    kept = [line for line in lines if not (line.data and b'"event_id":77,' in line.data)]
+    first = next(i for i, line in enumerate(lines) if line.data and b'"event_id":78,' in line.data)
+    assert len(lines) - len(kept) == 3
+    (gap,) = play(Core(Settings()), kept)["gaps"].to_pylist()
+    assert (gap["source"], gap["kind"], gap["count"]) == ("events:kv-events", "lost", 1)
+    assert "gaps" not in play(Core(Settings()), lines[:first] + lines[first + 1 :])
+
+
+def test_a_gap_marks_the_windows_it_touches() -> None:
+    """What the edge reports as not heard is a row, and the pulses of the next 30 s say so and withhold their estimate."""
+    core = Core(Settings())
+    lines = recorded("cap-0.9.0-1p2d")
+    start = lines[0].t
+    for line in lines:
+        core.advance(line.t)
+        if line.t > start + 25 and not core.rows.dropped and "told" not in core.counts():
+            core.gap("nats", "disconnected", line.t - 2, line.t, None)
+            core.count("told", "")
+        feed(core, line)
+    signals = core.take()["signals"].to_pylist()
+    marked = [any("gap" in note for note in row["quality"]) for row in signals]
+    assert not any(marked[:25]) and all(marked[25:54]) and not any(marked[57:])
+    assert all(row["poa_withheld"] for row, is_marked in zip(signals, marked, strict=True) if is_marked)
+
+
 def test_load_samples_keep_what_a_null_does_not_say() -> None:
     """Router and worker each speak for themselves: a field that one leaves out is not wiped by the other."""
     tables = play(Core(Settings()), Reader(CAPTURES / "aggregated-1.4.2.jsonl.gz"))

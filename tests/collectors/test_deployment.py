@@ -1,0 +1,165 @@
+"""The window that a pulse looks at."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from collectors.capture import Reader
+from collectors.core import Core
+from collectors.deployment import Deployment, blocks_of, metrics_of
+from collectors.importer import feed
+from collectors.metrics import Readings
+from collectors.wire import Added, Freed, Load, Marked, Step
+from poascope.settings import Profile, Settings
+from queries.window import Metrics, Window
+from tests.conftest import CAPTURES
+
+BIG = (2**64 - 1, 0)
+
+
+def nobody(_: int | None) -> Profile | None:
+    return None
+
+
+def windows(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Window]:
+    """Every window of a recording."""
+    seen: list[Window] = []
+    original: Callable[..., Window] = Deployment.window
+
+    def noted(*arguments: object) -> Window:
+        seen.append(original(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(Deployment, "window", noted)
+    core = Core(Settings())
+    for line in Reader(CAPTURES / f"{name}.jsonl.gz"):
+        core.advance(line.t)
+        feed(core, line)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["cap-0.9.0-1p2d", "cap-1.6.1-1p2d", "aggregated-1.4.2"])
+def test_a_window_holds_what_its_contract_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests in order of arrival, each once; ended ones within the window, open ones without an end; nothing from the future."""
+    for window in windows(name, monkeypatch):
+        r = window.recent
+        assert list(r.arrived_at) == sorted(r.arrived_at) and len(set(r.request_id)) == len(r)
+        ended = ~np.isnan(r.finished_at)
+        assert ((r.finished_at[ended] > window.end - window.window_s) & (r.finished_at[ended] <= window.end)).all()
+        for times in (r.arrived_at, r.prefill_done_at, r.decode_started_at, r.first_token_at):
+            assert not (times > window.end).any()
+        assert window.gaps == 0 and len(window.history) <= 2000 and not window.history.lost.any()
+        assert r.prefill.max(initial=-1) < len(r.workers) and r.decode.max(initial=-1) < len(r.workers)
+        if name.startswith("aggregated"):
+            known = r.decode >= 0
+            assert (r.prefill[known] == -1).all() and (r.decode_started_at[known] == r.arrived_at[known]).all()
+        assert window.notes == ()
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("cap-0.9.0-1p2d", 0.018, 0.025), ("cap-1.6.1-1p2d", 0.020, 0.021)])
+def test_itl_is_what_the_mocker_was_set_to(name: str, low: float, high: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 to 22 ms: exact from engine steps on 1.x, within the frontend's buckets on 0.9; the client's hit rate comes out too."""
+    last = windows(name, monkeypatch)[-1]
+    assert last.metrics.itl_p99 and low <= last.metrics.itl_p99.value <= high
+    assert last.metrics.ttft_p99 and last.metrics.kv_hit_ratio and 0.3 < last.metrics.kv_hit_ratio < 0.5
+
+
+def test_steps_weigh_by_the_tokens_they_gave() -> None:
+    """One long step for 100 requests outweighs ninety-nine short ones for one; steps without decoding weigh nothing."""
+    deployment = Deployment("d", Settings())
+    for i in range(98):
+        deployment.step(i / 10, "c", Step(BIG, 0.02, 0, 1, 0))
+    deployment.step(9.9, "c", Step(BIG, 0.5, 1, 100, 0))
+    deployment.step(9.9, "c", Step(BIG, 9.0, 1, 0, 0))
+    itl = deployment.step_itl(10)
+    assert itl and (itl[0].value, itl[1].value) == (0.5, 0.5)
+    assert deployment.step_itl(100) is None
+
+
+def test_blocks_of_both_formats() -> None:
+    """0.9 says tokens and overlap; 1.x says what is left, from which both follow; without a block size the input is unknown."""
+
+    def of(added: Added, block_tokens: int | None) -> tuple[int | None, int | None]:
+        deployment = Deployment("d", Settings())
+        deployment.assembler.add(1, "c", added)
+        view = deployment.assembler.view(deployment.assembler.open["r"], 2)
+        assert view
+        return blocks_of(view, block_tokens)
+
+    assert of(Added("r", BIG, 1, 138, 4, None, None), 16) == (9, 4)
+    assert of(Added("r", BIG, 1, None, None, 74, tuple(range(8))), 16) == (9, 4)
+    assert of(Added("r", BIG, 1, None, None, 0, tuple(range(8))), 16) == (8, 8)
+    assert of(Added("r", BIG, 1, None, None, 74, None), 16) == (None, None)
+    assert of(Added("r", BIG, 1, 138, 4, None, None), None) == (None, 4)
+
+
+def test_metrics_that_stopped_coming_give_no_quantile() -> None:
+    """After three missed reads the last quantiles are not repeated as if they were now; the note says how old they are."""
+    deployment, readings = Deployment("d", Settings()), Readings()
+    assert metrics_of(deployment, readings, set(), 10, 15) == Metrics(
+        notes=("no metrics read: name the frontends with --scrape, or a server with --prometheus-url",)
+    )
+    readings.feed(10, "f", [], [])
+    assert metrics_of(deployment, readings, {"f"}, 20, 15).notes == ()
+    assert metrics_of(deployment, readings, {"f"}, 26, 15).notes == ("metrics are 16 s old",)
+
+
+def test_parameters_are_those_of_the_newest_requests() -> None:
+    """One profile in the last 5 s: its τ and ω. Several, or an unknown one: none. Nobody lately: the last request's."""
+    deployment = Deployment("d", Settings())
+    calm, hot = Profile("a", 0.0, 1.0, "http://a"), Profile("b", 0.7, 1.0, "http://b")
+    deployment.arrivals.extend([(1.0, calm), (3.0, hot), (20.0, hot)])
+
+    def parameters(end: float) -> tuple[float | None, float | None]:
+        window = deployment.window(end, None, Metrics(), nobody)
+        return window.tau, window.omega
+
+    assert parameters(21) == (0.7, 1.0)
+    assert parameters(90) == (0.7, 1.0)
+    deployment.arrivals.append((22.0, None))
+    assert parameters(23) == (None, None)
+
+
+def test_running_requests_without_routing_events_are_explained() -> None:
+    """Engines step but no router speaks: the window names the flag that is missing."""
+    deployment = Deployment("d", Settings())
+    deployment.step(1, "c", Step(BIG, 0.02, 0, 3, 0))
+    (note,) = deployment.window(2, None, Metrics(), nobody).notes
+    assert "--router-replica-sync" in note
+
+
+def test_a_worker_counts_as_gone_only_while_others_are_heard() -> None:
+    """A loaded worker that stops reporting is gone after 15 s in which the bus spoke; when all is silent it is the bus that is down."""
+    deployment = Deployment("d", Settings())
+    assembler = deployment.assembler
+    for request, at in (("warm", 0.0), ("r", 10.0)):
+        assembler.add(at, "p", Added(request, (1, 0), 5, None, None, None, None))
+        assembler.mark(at, "p", Marked(request, (1, 0)))
+        assembler.free(at, "p", Freed(request, (1, 0)))
+        assembler.add(at + 1, "q", Added(request, BIG, 5, None, None, None, None))
+        assembler.mark(at + 1, "q", Marked(request, BIG))
+    assembler.free(2.0, "q", Freed("warm", BIG))
+    deployment.saw_worker("q", BIG, 11)
+    deployment.reported[BIG] = 11.0
+    for now in range(12, 40):
+        assert deployment.gone(now) == []
+    gone = []
+    for now in range(40, 56):
+        deployment.events_as_of = now - 0.5
+        gone.append(deployment.gone(now))
+    assert gone[13] == [] and gone[14] == [("q", BIG)]
+    deployment.reported[BIG] = 55.5
+    assert deployment.gone(56) == []
+
+
+def test_loads_keep_fields_by_source() -> None:
+    """A null leaves the number of the same source, and of the other, as it is."""
+    deployment = Deployment("d", Settings())
+    deployment.load("c", "router", Load(BIG, 5, 70, None))
+    deployment.load("c", "router", Load(BIG, 6, None, None))
+    deployment.load("c", "worker", Load(BIG, None, None, 9))
+    assert deployment.loads[BIG, "router"].fields == {"active_decode_blocks": 6, "active_prefill_tokens": 70}
+    assert deployment.loads[BIG, "worker"].fields == {"kv_used_blocks": 9}
+    assert not math.isnan(deployment.loads[BIG, "worker"].fields["kv_used_blocks"])
