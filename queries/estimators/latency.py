@@ -24,6 +24,7 @@ MIN_REQUESTS = 30
 MIN_DISTINCT = 3
 PROVISIONAL_REQUESTS = 16
 HELD_OUT_GAIN = 0.9  # the pole must cut the held-out error by a tenth, or noise would choose it every other time
+BATCH_S = 0.02
 BEND = 0.05  # a pole is looked for only where the highest tenth of the loads lies this much above the line: the search costs 20 ms
 PER_OCTAVE = 200
 MAX_AGE_S = 1800.0
@@ -94,17 +95,26 @@ NO_SAMPLES = Samples(np.empty(0), np.empty(0), np.empty(0))
 
 
 def completed_meanwhile(start: Floats, end: Floats, worker: Codes) -> Floats:
-    """Requests that ended on the same worker in (start, end], itself included. NaN where start, end or worker is unknown.
+    """Requests that the same worker completed in (start, end], itself included: ≥ 1. NaN where start, end or worker is unknown.
 
-    Ends within 5 % of the stay (at most 20 ms) after it count too: the members of one batch are reported one after another.
+    Ends within 20 ms of each other are one batch, all of it completed at its last end. What was under way at `start` counts for the part
+    still to be done: completions are spread evenly over the time the worker was busy with them.
     """
     counts = np.full(len(start), np.nan)
     for j in np.unique(worker[worker >= 0]):
-        mine = np.flatnonzero((worker == j) & ~np.isnan(end) & ~np.isnan(start))
+        here = (worker == j) & ~np.isnan(start)
+        mine = np.flatnonzero(here & ~np.isnan(end))
+        if not len(mine):
+            continue
         ends = np.sort(end[mine])
-        slack = np.minimum(0.05 * (end[mine] - start[mine]), 0.02)
-        counts[mine] = np.searchsorted(ends, end[mine] + slack, "right") - np.searchsorted(ends, start[mine], "right")
-    counts[counts < 1] = 1  # starts and ends of one instant
+        last = np.append(np.diff(ends) >= BATCH_S, True)
+        done, total = ends[last], np.flatnonzero(last) + 1.0
+        before = np.append(0.0, total[:-1])
+        # with as many arrivals as departures so far the worker fell idle, and began again with the next arrival
+        began = np.maximum(np.append(-np.inf, done[:-1]), np.sort(start[here])[before.astype(np.int64)])
+        knots, reached = np.stack([np.minimum(began, done), done], axis=1).ravel(), np.stack([before, total], axis=1).ravel()
+        batch = np.searchsorted(done, end[mine], "left")
+        counts[mine] = np.maximum(1.0, total[batch] - np.interp(start[mine], knots, reached))
     return counts
 
 
@@ -194,11 +204,10 @@ def fit(samples: Samples) -> tuple[Curve | None, str | None]:
     Declined below 16 requests, provisional below 30. With fewer than 3 distinct n no slope can be told: the median, flat, which holds for
     the loads seen and for no others (a calm prefill pool is always found empty; declining would leave calm without a PoA, and there can
     be no knee from it). The pole is kept only if it beats the line on every fifth request, held out. Lies when the requests differ much
-    in length, or the workers in speed; and with batches, where a request that arrives amid one is counted with the whole of it, so that
-    the slope comes out up to a quarter low.
+    in length, or the workers in speed.
     """
     n, seconds = samples.n, samples.seconds
-    count, distinct = len(n), len(np.unique(n))
+    count, distinct = len(n), len(np.unique(np.round(n)))
     if count < PROVISIONAL_REQUESTS:
         return None, f"fit declined ({count} requests < {MIN_REQUESTS})"
     if distinct < MIN_DISTINCT:

@@ -63,6 +63,24 @@ def test_completed_meanwhile_gives_a_batch_one_number() -> None:
     assert completed_meanwhile(np.zeros(8), end, np.zeros(8, dtype=np.int64)).tolist() == [8] * 8
 
 
+def test_what_is_under_way_counts_for_what_is_left_of_it() -> None:
+    """Served in order, 1 s each: who comes at 0.5 s and leaves at 2 s saw half of the first and itself: 1.5. Idle time is none."""
+    seen = completed_meanwhile(np.array([0.0, 0.5, 10.0]), np.array([1.0, 2.0, 11.0]), np.zeros(3, dtype=np.int64))
+    assert seen == pytest.approx([1, 1.5, 1])
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=40), st.floats(0.05, 1))
+def test_in_a_queue_in_order_seconds_are_completions_times_service(gaps: list[float], service: float) -> None:
+    """Whatever the arrivals, one server in order: seconds = service × completed meanwhile. So the slope is the service demand."""
+    start, free, end = np.cumsum(gaps), 0.0, []
+    for t in start:
+        free = max(free, t) + service
+        end.append(free)
+    ended = np.array(end)
+    counts = completed_meanwhile(start, ended, np.zeros(len(start), dtype=np.int64))
+    assert counts * service == pytest.approx(ended - start, rel=1e-6, abs=1e-6)
+
+
 @given(st.floats(0.001, 10), st.floats(0.0001, 1), st.floats(0.01, 100))
 def test_a_planted_line_comes_back_at_any_scale_of_time(idle: float, slope: float, scale: float) -> None:
     """Fit without noise gives s and a; times in other units give the same curve in other units."""
