@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from queries.estimators import Estimate
-from queries.estimators.anarchy import Lost, Share, Stay, doubt, frozen, lost_seconds, ratio, routing_factor, share
+from queries.estimators.anarchy import Lost, Share, Stay, cache_miss_seconds, doubt, frozen, lost_seconds, ratio, routing_factor, share
 from queries.estimators.knee import Station, headroom_ratio, knee_inflight
 from queries.estimators.latency import NO_SAMPLES, PRESETS, Curve, Samples, completed_meanwhile, fit, fit_constant, remember
 from queries.estimators.quantiles import censored_quantile, quantile
@@ -146,7 +146,10 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     shares = {pool: _share(r, pool, dead, memory.curves[pool], done, window) for pool in pools}
     expected = np.sum([s.unqueued for s in shares.values()], axis=0)
     poa = ratio(actual, expected, as_of, doubt(len(done), mean_inflight, window.gaps, silent, provisional))
-    lost = lost_seconds(shares.get("prefill"), shares["decode"], r.decode_started_at[done] - r.prefill_done_at[done])
+    best = None if r.best_overlap_blocks is None else r.best_overlap_blocks[done]
+    blocks, per_request_s = r.input_blocks[done], memory.curves[pools[0]].slope_s
+    missed = cache_miss_seconds(r.overlap_blocks[done], best, blocks, per_request_s, stays[0].workers)
+    lost = lost_seconds(shares.get("prefill"), shares["decode"], r.decode_started_at[done] - r.prefill_done_at[done], missed)
 
     ttft = Estimate(None, withheld="no first tokens in the window")
     if len(first):

@@ -19,7 +19,8 @@ class Requests:
 
     `prefill` and `decode` are positions in `workers` (a worker is `(u64 id, dp_rank)`), -1 where none, as pandas codes are.
     `*_inflight` are counts on that worker when the request was routed there, itself excluded. Block counts are NaN when unknown.
-    An aggregated deployment has `prefill` all -1, `prefill_done_at` NaN, and `decode_started_at == arrived_at`.
+    `best_overlap_blocks`: the most that any worker of the pool held of the request's blocks when it was routed; None as a whole where
+    nobody looked. An aggregated deployment has `prefill` all -1, `prefill_done_at` NaN, and `decode_started_at == arrived_at`.
     """
 
     request_id: NDArray[np.object_]
@@ -36,13 +37,15 @@ class Requests:
     overlap_blocks: Floats
     lost: NDArray[np.bool_]
     workers: tuple[tuple[int, int], ...]
+    best_overlap_blocks: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.arrived_at)
 
     def take(self, mask: NDArray[np.bool_]) -> "Requests":
         """Those the mask picks, in the same order, with the same workers."""
-        return replace(self, **{f.name: getattr(self, f.name)[mask] for f in fields(self) if f.name != "workers"})
+        given = [f.name for f in fields(self) if f.name != "workers" and getattr(self, f.name) is not None]
+        return replace(self, **{name: getattr(self, name)[mask] for name in given})
 
     def open_at(self, t: float) -> NDArray[np.bool_]:
         """Mask: arrived and neither finished nor known lost at t."""
@@ -74,13 +77,18 @@ def join(a: Requests, b: Requests) -> Requests:
         workers = tuple(dict.fromkeys(a.workers + b.workers))
     place = {worker: code for code, worker in enumerate(workers)}
     moved = np.array([place[w] for w in b.workers] + [-1], dtype=np.int64)  # the last is what code -1 picks
-    plain = [f.name for f in fields(a) if f.name not in ("workers", "prefill", "decode")]
+    plain = [f.name for f in fields(a) if f.name not in ("workers", "prefill", "decode", "best_overlap_blocks")]
     columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in plain}
+    best = None
+    if a.best_overlap_blocks is not None or b.best_overlap_blocks is not None:
+        halves = [np.full(len(r), np.nan) if r.best_overlap_blocks is None else r.best_overlap_blocks for r in (a, b)]
+        best = np.concatenate(halves)
     return Requests(
         **columns,
         prefill=np.concatenate([a.prefill, moved[b.prefill]]),
         decode=np.concatenate([a.decode, moved[b.decode]]),
         workers=workers,
+        best_overlap_blocks=best,
     )
 
 

@@ -151,6 +151,21 @@ class Lost:
     other_s: float
 
 
+def cache_miss_seconds(own: Floats, best: Floats | None, blocks: Floats, slope_s: float, workers: int) -> float | None:
+    """Seconds spent on computing blocks that another worker of the pool held when the request was routed.
+
+    own, best: blocks that the chosen worker and the best one held; blocks: of the whole input. A block costs the pool's seconds per
+    request over the blocks computed per request, so the fixed cost of a prefill is shared out among its blocks. Only the request's own
+    computing: that others wait meanwhile is in the queue. 0 with one worker; None while overlaps are unknown for some request.
+    """
+    if workers == 1:
+        return 0.0
+    if best is None or np.isnan(best + own + blocks).any():
+        return None
+    computed = float((blocks - own).sum())
+    return float(np.maximum(best - own, 0).sum()) * slope_s * len(own) / computed if computed > 0 else 0.0
+
+
 def lost_seconds(prefill: Share | None, decode: Share, transfer: Floats, cache_miss_s: float | None = None) -> Lost:
     """The split of the excess. Without a prefill pool its parts are None and the whole is imbalance and other."""
     other = float((decode.actual - decode.unqueued).sum()) - decode.imbalance_s

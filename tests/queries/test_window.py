@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -84,6 +85,15 @@ def test_history_is_bounded_to_the_newest() -> None:
     history = window_at(many, T0 + 100, 30.0).history
     assert len(history) == HISTORY_N
     assert history.finished_at.min() == finished[1000]
+
+
+def test_best_overlaps_survive_taking_and_joining() -> None:
+    """Where only one side knows them, the other's are NaN; where nobody does they stay None."""
+    r = from_table(table())
+    known = replace(r, best_overlap_blocks=np.array([1.0, 2.0, 3.0]))
+    assert join(r, r).best_overlap_blocks is None
+    both = join(r, known.take(np.array([False, True, True]))).best_overlap_blocks
+    assert both is not None and np.isnan(both[:3]).all() and both[3:].tolist() == [2, 3]
 
 
 @given(st.permutations(range(3)))

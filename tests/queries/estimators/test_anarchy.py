@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queries.estimators.anarchy import Share, Stay, bootstrap, doubt, frozen, lost_seconds, ratio, routing_factor, share
+from queries.estimators.anarchy import Share, Stay, bootstrap, cache_miss_seconds, doubt, frozen, lost_seconds, ratio, routing_factor, share
 from queries.estimators.latency import Curve
 
 lines = st.builds(Curve, st.floats(0.01, 5), st.floats(0, 2))
@@ -126,6 +126,16 @@ def test_what_should_not_be_trusted_says_why() -> None:
     assert doubt(8, 9, 0, True, None) == "events are stale"
     assert doubt(8, 9, 0, False, "fit provisional (20 requests < 30)") == "fit provisional (20 requests < 30)"
     assert doubt(8, 5, 0, False, None) is None
+
+
+def test_a_missed_block_costs_its_share_of_a_prefill() -> None:
+    """8 blocks a request at 80 ms: 2 of them on another worker cost 20 ms; with one worker there is none to miss; unknown is None."""
+    own, best, blocks = np.zeros(10), np.full(10, 2.0), np.full(10, 8.0)
+    assert cache_miss_seconds(own, best, blocks, 0.080, 2) == pytest.approx(10 * 0.020)
+    assert cache_miss_seconds(best, own, blocks, 0.080, 2) == 0
+    assert cache_miss_seconds(own, None, blocks, 0.080, 1) == 0
+    assert cache_miss_seconds(own, None, blocks, 0.080, 2) is None
+    assert cache_miss_seconds(own, np.where(np.arange(10) == 3, np.nan, best), blocks, 0.080, 2) is None
 
 
 # -- planted causes: a small discrete-event simulation with known truth
