@@ -359,10 +359,10 @@ class Core:
     def _ended(self, deployment: Deployment, finished: Finished) -> None:
         targets = self._targets(deployment.name)
         blocks, overlap = blocks_of(finished, self._block_tokens(targets))
-        if overlap is None and (tokens := finished.source.token_sequence) and (worker := finished.prefill or finished.decode):
-            overlap = (deployment.prefixes.overlaps(tokens, finished.arrived_at) or {}).get(worker)
+        held, best = deployment.overlaps(finished)
+        overlap = held if overlap is None else overlap
         profile = self.profiles.profile(finished.source.router_id)
-        deployment.ended(Routed(finished, blocks, overlap, profile))
+        deployment.ended(Routed(finished, blocks, overlap, profile, best))
         models = {model for target in targets for model in self._models.get(target, ())}
         prefill, decode_worker = finished.prefill or (None, None), finished.decode or (None, None)
         self.rows.put(

@@ -35,12 +35,13 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A finished request with what the collector adds to it."""
+    """A finished request with what the collector adds to it. `best_overlap_blocks`: the most that any worker of its pool held."""
 
     request: Finished
     input_blocks: int | None
     overlap_blocks: int | None
     profile: Profile | None
+    best_overlap_blocks: int | None = None
 
 
 def blocks_of(request: Finished, block_tokens: int | None) -> tuple[int | None, int | None]:
@@ -164,6 +165,15 @@ class Deployment:
             for key in [k for k in self.loads if k[0] == worker]:
                 del self.loads[key]
 
+    def overlaps(self, request: Finished) -> tuple[int | None, int | None]:
+        """Blocks that the worker which prefilled the request held when it arrived, and the most that any worker of that pool did."""
+        worker, tokens = request.prefill or request.decode, request.source.token_sequence
+        held = self.prefixes.overlaps(tokens, request.arrived_at) if tokens else None
+        if worker is None or held is None:
+            return None, None
+        pool = self.component_of.get(worker)
+        return held.get(worker), max((n for w, n in held.items() if self.component_of.get(w) == pool), default=None)
+
     def window(self, end: float, block_tokens: int | None, metrics: Metrics, profile_of: Callable[[int | None], Profile | None]) -> Window:
         views = (self.assembler.view(r, end) for r in self.assembler.open.values())
         under_way = [Routed(v, *blocks_of(v, block_tokens), profile_of(v.source.router_id)) for v in views if v is not None]
@@ -233,12 +243,13 @@ def requests_of(routed: Sequence[Routed], workers: Sequence[Worker]) -> Requests
                     r.request.decode_inflight,
                     r.input_blocks,
                     r.overlap_blocks,
+                    r.best_overlap_blocks,
                 )
             ]
             for r in ordered
         ],
         dtype=np.float64,
-    ).reshape(-1, 9)
+    ).reshape(-1, 10)
     ids = np.empty(len(ordered), dtype=object)
     ids[:] = [r.request.request_id for r in ordered]
     return Requests(
@@ -256,6 +267,7 @@ def requests_of(routed: Sequence[Routed], workers: Sequence[Worker]) -> Requests
         overlap_blocks=table[:, 8],
         lost=np.array([r.request.lost for r in ordered], dtype=np.bool_),
         workers=tuple(workers),
+        best_overlap_blocks=table[:, 9],
     )
 
 

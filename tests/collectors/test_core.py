@@ -208,7 +208,7 @@ def test_a_pulse_each_second_of_event_time(capture: Path) -> None:
     """Each whole second between the first and the last message has one row of `signals`, whatever its distance to the messages."""
     tables = play(Core(Settings()), Reader(capture))
     ts = seconds(tables["signals"], "ts")
-    assert ts == [ts[0] + i for i in range(len(ts))] and len(ts) >= 68
+    assert ts == [(ts[0] or 0) + i for i in range(len(ts))] and len(ts) >= 68
 
 
 def test_kv_events_are_stored_once() -> None:
@@ -249,7 +249,7 @@ def test_a_gap_marks_the_windows_it_touches() -> None:
 def test_load_samples_keep_what_a_null_does_not_say() -> None:
     """Router and worker each speak for themselves: a field that one leaves out is not wiped by the other."""
     tables = play(Core(Settings()), Reader(CAPTURES / "aggregated-1.4.2.jsonl.gz"))
-    sources = defaultdict(set)
+    sources: dict[str, set[str]] = defaultdict(set)
     for row in tables["workers"].to_pylist():
         sources[row["source"]] |= {
             k for k in ("inflight", "active_decode_blocks", "kv_used_blocks", "running", "step_s") if row[k] is not None
@@ -311,7 +311,7 @@ def test_decisions_become_rows() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_damage_never_stops_the_core(data: st.DataObject) -> None:
     """Cut, flipped, doubled, dropped and swapped messages give counters and rows that the store takes, never an exception."""
     rng = random.Random(data.draw(st.integers(0, 10_000)))

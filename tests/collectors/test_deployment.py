@@ -163,3 +163,10 @@ def test_loads_keep_fields_by_source() -> None:
     assert deployment.loads[BIG, "router"].fields == {"active_decode_blocks": 6, "active_prefill_tokens": 70}
     assert deployment.loads[BIG, "worker"].fields == {"kv_used_blocks": 9}
     assert not math.isnan(deployment.loads[BIG, "worker"].fields["kv_used_blocks"])
+
+
+def test_what_another_worker_held_is_known_where_hashes_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On two aggregated workers each request knows its own overlap and the best of the pool, which is never below its own."""
+    last = windows("aggregated-1.4.2", monkeypatch)[-1].history
+    own, best = last.overlap_blocks, last.best_overlap_blocks
+    assert best is not None and len(best) == 54 and (best >= own).all() and (best > own).any()

@@ -16,7 +16,8 @@ class Frontends:
     """Two frontends whose request counters are read every 5 s."""
 
     def __init__(self) -> None:
-        self.profiles, self.readings, self.now = Profiles((A, B)), Readings(), 0.0
+        self.profiles, self.readings = Profiles((A, B)), Readings()
+        self.now: float = 0.0
         self.counts = {"http://a": 0.0, "http://b": 0.0}
 
     def round(self, **served: tuple[int, int]) -> None:
@@ -26,7 +27,7 @@ class Frontends:
             self.profiles.routed(router, self.now, "d")
         self.now += 5
         for target, count in self.counts.items():
-            self.readings.feed(self.now, target, [], [Histogram(BY_ALIAS[TOKENS], TOKENS, "{}", (1.0, math.inf), (0.0, count), None)])
+            self.readings.feed(self.now, target, [], [Histogram(BY_ALIAS[TOKENS], TOKENS, "{}", (1.0, math.inf), (0.0, float(count)), None)])
             self.profiles.read(target, self.now, self.readings)
 
 

@@ -125,7 +125,7 @@ def test_recording_leaves_the_bus_as_it_was(nats_server: NatsServer, tmp_path: P
 def test_without_nats_the_exit_code_is_three(tmp_path: Path) -> None:
     """Nothing listens: the error names the address and the flag, and a script can tell it from other failures."""
     url = f"nats://127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "poascope", "record", tmp_path / "out.jsonl.gz", "--nats-url", url]
+    command = [sys.executable, "-m", "poascope", "record", str(tmp_path / "out.jsonl.gz"), "--nats-url", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 3 and url in done.stderr and "--nats-url" in done.stderr
     assert not (tmp_path / "out.jsonl.gz").exists()
