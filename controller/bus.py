@@ -15,6 +15,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, RePublish
 from nats.js.errors import BucketNotFoundError, KeyWrongLastSequenceError, NotFoundError
@@ -22,6 +23,7 @@ from nats.js.kv import KV_OP, KeyValue
 
 from controller.protocol import (
     BUCKET,
+    PING,
     STORED,
     Ack,
     Decision,
@@ -68,12 +70,16 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that a page shows of one deployment's control: wanted (intent, target) and acknowledged (one for each replica)."""
+    """All that a page shows of one deployment's control: wanted (intent, target) and acknowledged (one for each replica).
+
+    `controller_at`: when the controller last looked (Unix s); None when no controller answers, so nothing that is wanted will be done.
+    """
 
     deployment: str
     intent: Stored[Intent]
     target: Stored[Target]
     acks: dict[str, Stored[Ack]]
+    controller_at: float | None = None
 
 
 class Refused(PoascopeError):
@@ -250,7 +256,26 @@ class Bus:
         with _reaching(self.url):
             replicas = [name(key.split(".")[2]) for key in await self._keys(f"{token(deployment)}.ack.*")]
         acks = {replica: await self.ack(deployment, replica) for replica in replicas}
-        return State(deployment, await self.intent(deployment), await self.target(deployment), acks)
+        intent, target = await self.intent(deployment), await self.target(deployment)
+        return State(deployment, intent, target, acks, await self.controller_at())
+
+    async def controller_at(self) -> float | None:
+        """When a running controller last looked at the bucket (Unix s), None when none answers."""
+        with _reaching(self.url):
+            try:
+                answer = await self.client.request(PING, timeout=1)
+            except (NoRespondersError, TimeoutError):
+                return None
+        return msgspec.json.decode(answer.data, type=float | None)
+
+    async def answer_pings(self, turned_at: Callable[[], float | None]) -> None:
+        """Be the controller that answers `controller_at`, until the bus is closed."""
+
+        async def answer(message: Msg) -> None:
+            await message.respond(msgspec.json.encode(turned_at()))
+
+        with _reaching(self.url):
+            await self.client.subscribe(PING, cb=answer)
 
     async def hear(self, subject: str, note: Callable[[Msg], None]) -> None:
         """Call `note` for each message on a core subject, until the bus is closed."""

@@ -74,9 +74,11 @@ class Controller:
         self._refused: dict[str, int] = {}
         self._ends: dict[str, float] = {}
         self._away = False
+        self._turned_at: float | None = None
 
     async def run(self) -> None:
         """Until cancelled. Without NATS nothing changes; when it is back the loop goes on from what the bucket says."""
+        await self.bus.answer_pings(lambda: self._turned_at)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._on_change())
             tasks.create_task(self._on_time())
@@ -109,6 +111,7 @@ class Controller:
                 if self._away:
                     log.info("NATS: %s - back", self.bus.url)
                 self._away = False
+                self._turned_at = self.clock()
 
     async def _decide(self, deployment: str) -> None:
         now = self.clock()

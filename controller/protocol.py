@@ -16,6 +16,8 @@ import msgspec
 BUCKET = "poascope"
 STORED = "poascope-kv"
 REVISION_HEADER = "Nats-Sequence"
+# A running controller answers a request here with the time of its last turn (JSON Unix s); without one the server says so at once.
+PING = "poascope-control.ping"
 MIN_EXPIRY_S, MAX_EXPIRY_S = 300.0, 8 * 3600.0
 # τ divides costs counted in KV blocks and ω multiplies them: past 10 the choice is even, or blind to load; more changes nothing.
 MAX_TAU = MAX_OMEGA = 10.0

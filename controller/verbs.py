@@ -221,6 +221,8 @@ def _print(state: "State", json: bool, note: str = "") -> None:
         ]
         table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
+    if state.controller_at is None:
+        typer.echo("no controller answers: nothing changes until `poascope control` runs")
     if note:
         typer.echo(note)
 

@@ -186,6 +186,19 @@ async def test_a_lost_server_changes_nothing_and_is_picked_up_again(bus: Bus, na
         assert (await target(bus, "freeze")).tau == 0.7
 
 
+async def test_a_controller_is_known_to_live_and_to_be_dead(bus: Bus) -> None:
+    """The state says when a controller last looked, and None at once when there is none."""
+    assert (await bus.state("dynamo")).controller_at is None
+    async with controlling(bus) as controller:
+        await controller.turn()
+        at = await bus.controller_at()
+        assert at is not None
+        await controller.turn()
+        again = (await bus.state("dynamo")).controller_at
+        assert again is not None
+        assert again > at
+
+
 async def test_only_named_namespaces_are_steered(bus: Bus) -> None:
     """With namespaces in the settings other deployments are left alone."""
     async with controlling(bus, time.time, "dynamo") as controller:

@@ -85,6 +85,9 @@ async def test_set_show_and_cancel_do_what_the_page_does(shell: Shell, bus: Bus,
     assert "try (until " in out
     again.terminate()
     assert again.wait() == 0
+    code, out, err = await shell.run("intent", "show")
+    assert code == 0
+    assert "no controller answers" in out
 
 
 async def test_what_cannot_be_taken_is_refused_with_a_code(shell: Shell, bus: Bus) -> None:
