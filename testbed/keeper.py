@@ -228,7 +228,7 @@ class Keeper:
             return not trouble
 
         names = tuple(self.children) if self.state.phase == "starting" else (process.name,)
-        self._until(completed, 60, lambda: f"{process.name} completes no request ({trouble})", names)
+        self._until(completed, 60, lambda: f"{process.name} completes no request ({trouble})", names, process.name)
 
     def _registered(self, names: tuple[str, ...]) -> bool:
         """Whether each of these workers is registered; learns their ids."""
@@ -243,7 +243,9 @@ class Keeper:
     def _is_registered(self, former: Running | None) -> bool:
         return former is not None and former.worker_id in discovery.worker_instances(self.files.discovery)
 
-    def _until(self, done: Callable[[], bool], timeout_s: float, otherwise: str | Callable[[], str], watch: tuple[str, ...]) -> None:
+    def _until(
+        self, done: Callable[[], bool], timeout_s: float, otherwise: str | Callable[[], str], watch: tuple[str, ...], subject: str = ""
+    ) -> None:
         """Poll until done. A watched process that ends, or too long a wait, raises PoascopeError with the tail of its log."""
         deadline = time.monotonic() + timeout_s
         while not done():
@@ -253,7 +255,7 @@ class Keeper:
                     raise PoascopeError(f"{name}: ended while starting ({_ending(child)}) - {self._tail(name)}")
             if time.monotonic() > deadline:
                 what = otherwise if isinstance(otherwise, str) else otherwise()
-                raise PoascopeError(f"testbed: {what} after {timeout_s:.0f} s - {self._tail(watch[0])}")
+                raise PoascopeError(f"testbed: {what} after {timeout_s:.0f} s - {self._tail(subject or watch[0])}")
             time.sleep(POLL_S)
 
     def _spawn(self, process: Process) -> None:

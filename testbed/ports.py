@@ -1,6 +1,7 @@
 """Who listens on a port, from /proc."""
 
 import contextlib
+import random
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -81,9 +82,16 @@ def require_free(ports: Iterable[int]) -> None:
     holders = taken(wanted)
     if not holders:
         return
-    offer = next(
-        (base for base in range(18_000, 32_000, 200) if all(is_free(port) for port in range(base, base + 200))),
-        18_000,
-    )
     listed = ", ".join(str(holder) for holder in holders)
-    raise PoascopeError(f"ports: {listed} - taken; stop that, or shift every port with --port-base {offer}")
+    raise PoascopeError(f"ports: {listed} - taken; stop that, or shift every port with --port-base {free_base()}")
+
+
+def free_base() -> int:
+    """The start of 200 free ports, below those that the kernel hands out by itself. Raises PoascopeError where there are none."""
+    bases = list(range(12_000, 32_000, 200))
+    # Two testbeds that start at the same time should not pick the same block.
+    random.shuffle(bases)
+    for base in bases:
+        if all(is_free(port) for port in range(base, base + 200)):
+            return base
+    raise PoascopeError("ports: no 200 free ones in a row between 12000 and 32000 - stop something, or choose them with --port-base")

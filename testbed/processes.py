@@ -90,7 +90,8 @@ def plan(
         ("DYN_FILE_KV", str(files.discovery)),
         # Loopback everywhere; without these, Dynamo looks for the address of a network card.
         ("DYN_TCP_RPC_HOST", "127.0.0.1"),
-        ("DYN_TCP_RESPONSE_STREAM_HOST", "127.0.0.1"),
+        # An address to 1.6 and the name of an interface to 1.4; 0.9 does not know it.
+        ("DYN_TCP_RESPONSE_STREAM_HOST", "lo" if version.startswith("1.4") else "127.0.0.1"),
         ("DYN_SYSTEM_HOST", "127.0.0.1"),
         ("DYN_NAMESPACE", namespace),
     )

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from testbed.cluster import Cluster
+from testbed.keeper import Spec
+from testbed.ports import free_base
+
 CAPTURES = Path(__file__).parent / "captures"
 
 
@@ -65,3 +69,14 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 def capture(request: pytest.FixtureRequest) -> Path:
     """One of the recordings of real clusters: 560 requests on 0.9.0, 613 on 1.6.1."""
     return CAPTURES / f"cap-{request.param}-1p2d.jsonl.gz"
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real Dynamo 0.9.0, 1P/2D, three frontends and the gateway, on free ports; gone afterwards, however this process ends.
+
+    Shared by all tests: leave it as it was (`cluster.start(name)` after `cluster.kill(name)`, upstreams back on the first frontend).
+    """
+    cluster = Cluster.up(tmp_path_factory.mktemp("cluster"), Spec(port_base=free_base()), leashed=True)
+    yield cluster
+    cluster.down()
