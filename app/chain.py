@@ -62,10 +62,12 @@ def chain(state: State | None, row: Mapping[str, Any] | None, now: float, proble
     intent, target = state.intent.value, state.target.value
     want = wanted(intent, now)
     links = [Link("Wanted", want, intent.operator if intent else "by default", state.intent.at)]
+    answers = state.controller_at is not None
     if target:
-        links.append(Link("Decided", parameters(target.tau, target.omega), target.mode, target.decided_at))
+        by = target.mode if answers else f"{target.mode}, no controller answers now"
+        links.append(Link("Decided", parameters(target.tau, target.omega), by, target.decided_at, good=answers))
     else:
-        links.append(Link("Decided", "no controller heard", good=False))
+        links.append(Link("Decided", "nothing yet" if answers else "no controller answers", good=False))
     for replica, stored in state.acks.items():
         ack = stored.value
         if ack is None:

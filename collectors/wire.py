@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -224,7 +225,6 @@ _NATS_1X = re.compile(r"namespace\.(?P<dep>.+?)\.component\.(?P<component>[^.]+)
 _STREAM_09 = re.compile(r"namespace-(?P<dep>.+)-component-(?P<component>.+)-kv-events\.(?P<topic>kv-events)")
 _BUCKET = re.compile(r"\$KV\.poascope\.(?P<dep>[^.]+)\.(?P<kind>intent|target|ack)(?:\.(?P<replica>[^.]+))?")
 _OWN = re.compile(r"poascope\.(?P<dep>[^.]+)\.(?P<kind>decision|signals)")
-_ESCAPED = re.compile(r"=([0-9a-f]{2})")
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -238,7 +238,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def _unescape(token: str) -> str:
-    return _ESCAPED.sub(lambda m: chr(int(m[1], 16)), token)
+    return unquote_to_bytes(token.replace("=", "%")).decode(errors="replace")
 
 
 @lru_cache(maxsize=4096)
