@@ -175,10 +175,10 @@ def lost_seconds(prefill: Share | None, decode: Share, transfer: Floats, cache_m
     return Lost(queue, prefill.imbalance_s + decode.imbalance_s, cache_miss_s, float(transfer.sum()), other)
 
 
-def frozen(stays: list[Stay], curves: list[Curve], counted: list[Codes], actual: Floats) -> float:
+def frozen(stays: list[Stay], curves: list[Curve], counted: list[Codes], actual: Floats) -> float | None:
     """The papers' estimator: ΣL over the cheapest assignment at latencies frozen as each request found them, one assignment a pool.
 
-    An upper bound: moving a request would change the load, and c_qj = f(n_j(q) + 1) ignores that.
+    An upper bound: moving a request would change the load, and c_qj = f(n_j(q) + 1) ignores that. None when no worker is left.
     """
     best = 0.0
     for stay, curve, rows in zip(stays, curves, counted, strict=True):
@@ -187,4 +187,4 @@ def frozen(stays: list[Stay], curves: list[Curve], counted: list[Codes], actual:
         known = (place >= 0) & ~np.isnan(found)
         load[np.flatnonzero(known), place[known]] = found[known]
         best += frozen_optimum(curve.at(load + 1))
-    return float(actual.sum()) / best
+    return float(actual.sum()) / best if best > 0 else None

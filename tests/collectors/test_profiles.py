@@ -17,7 +17,7 @@ class Frontends:
 
     def __init__(self) -> None:
         self.profiles, self.readings = Profiles((A, B)), Readings()
-        self.now: float = 0.0
+        self.now = 0.0
         self.counts = {"http://a": 0.0, "http://b": 0.0}
 
     def round(self, **served: tuple[int, int]) -> None:
@@ -26,8 +26,9 @@ class Frontends:
             self.counts[f"http://{name}"] += count
             self.profiles.routed(router, self.now, "d")
         self.now += 5
-        for target, count in self.counts.items():
-            self.readings.feed(self.now, target, [], [Histogram(BY_ALIAS[TOKENS], TOKENS, "{}", (1.0, math.inf), (0.0, float(count)), None)])
+        for target, total in self.counts.items():
+            read = Histogram(BY_ALIAS[TOKENS], TOKENS, "{}", (1.0, math.inf), (0.0, total), None)
+            self.readings.feed(self.now, target, [], [read])
             self.profiles.read(target, self.now, self.readings)
 
 
