@@ -1,6 +1,8 @@
 """The gateway actuator: a target's (τ, ω) → the frontend with exactly these → Caddy sends new requests there.
 
-Streams that are open stay on the frontend where they began; Caddy drains them.
+Streams that are open stay on the frontend where they began; Caddy drains them. But each change makes Caddy start its server anew,
+and a request that arrives in this instant may find its connection closed before any answer (measured: 23 of 4,150 requests
+in 100 changes at 250 requests/s; none in 740 requests of a spike at 15/s). Clients that retry a connection closed unanswered do not notice.
 """
 
 import asyncio
