@@ -8,7 +8,7 @@ import numpy as np
 from queries.estimators import Estimate
 from queries.estimators.anarchy import Lost, Share, Stay, cache_miss_seconds, doubt, frozen, lost_seconds, ratio, routing_factor, share
 from queries.estimators.knee import Station, headroom_ratio, knee_inflight
-from queries.estimators.latency import NO_SAMPLES, PRESETS, Curve, Samples, completed_meanwhile, fit, fit_constant, remember
+from queries.estimators.latency import MIN_DISTINCT, NO_SAMPLES, PRESETS, Curve, Samples, completed_meanwhile, fit, fit_constant, remember
 from queries.estimators.quantiles import censored_quantile, quantile
 from queries.estimators.regime import STALE_AFTER_S, STEP_S, THRESHOLDS_S, Regime, step
 from queries.window import Codes, Requests, Window, join
@@ -301,8 +301,10 @@ def knee(everyone: Requests, memory: Memory) -> Estimate:
     stations = []
     dead = dead_workers(everyone)
     for pool in ["prefill", "decode"] if (everyone.prefill >= 0).any() else ["decode"]:
-        reason = memory.reasons.get(pool, "")
-        if pool not in memory.curves or "flat" in reason:
-            return Estimate(None, withheld=f"{pool} {reason or 'fit declined (no requests)'}")
-        stations.append(Station(memory.curves[pool], max(1, stay(everyone, pool, dead)[0].workers)))
+        curve = memory.curves.get(pool)
+        if curve is None:
+            return Estimate(None, withheld=f"{pool} {memory.reasons.get(pool, 'fit declined (no requests)')}")
+        if curve.loads < MIN_DISTINCT:
+            return Estimate(None, withheld=f"{pool} seen at {curve.loads} loads < {MIN_DISTINCT}")
+        stations.append(Station(curve, max(1, stay(everyone, pool, dead)[0].workers)))
     return knee_inflight(stations)

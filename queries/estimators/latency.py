@@ -11,7 +11,7 @@ What the recordings of real clusters taught, against the plain fit of stage seco
   no work. `unqueued` is f held at its knee: what the stage costs a request in a system that does not queue there.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ MAX_AGE_S = 1800.0
 class Curve:
     """f(n) = idle_s + slope_s·(n − 1) + pole_s/(n_sat − n)^beta, the last term only when n_sat is finite; n ≥ 1.
 
-    `requests`: how many it was fitted on, 0 for a preset.
+    `requests`: how many it was fitted on, and `loads`: how many different n they met; 0 for a preset.
     """
 
     idle_s: float
@@ -43,6 +43,7 @@ class Curve:
     n_sat: float = np.inf
     beta: float = 1.0
     requests: int = 0
+    loads: int = 0
 
     def at(self, n: ArrayLike) -> Floats:
         """Seconds at n requests. From 99 % of n_sat on the pole is held, so that the curve stays finite."""
@@ -202,19 +203,22 @@ def fit(samples: Samples) -> tuple[Curve | None, str | None]:
     """The curve, and a reason when there is none or when what rests on it is to be drawn hollow.
 
     Declined below 16 requests, provisional below 30. With fewer than 3 distinct n no slope can be told: the median, flat, which holds for
-    the loads seen and for no others (a calm prefill pool is always found empty; declining would leave calm without a PoA, and there can
-    be no knee from it). The pole is kept only if it beats the line on every fifth request, held out. Lies when the requests differ much
-    in length, or the workers in speed.
+    the loads seen and for no others. A calm prefill pool is always found empty: that is f(1) measured, and declining would leave calm
+    without a PoA; of a pool that was never seen idle, a flat curve might be a queue, and a reason says so. Neither has a knee. The pole
+    is kept only if it beats the line on every fifth request, held out. Lies when the requests differ much in length, or the workers in
+    speed.
     """
     n, seconds = samples.n, samples.seconds
     count, distinct = len(n), len(np.unique(np.round(n)))
     if count < PROVISIONAL_REQUESTS:
         return None, f"fit declined ({count} requests < {MIN_REQUESTS})"
     if distinct < MIN_DISTINCT:
-        return Curve(float(np.median(seconds)), 0.0, requests=count), f"fit flat ({distinct} distinct n < {MIN_DISTINCT})"
+        idle = float(np.median(n)) < 1.5
+        reason = None if idle else f"fit flat ({distinct} distinct n < {MIN_DISTINCT})"
+        return Curve(float(np.median(seconds)), 0.0, requests=count, loads=distinct), _provisional(count) or reason
     floor = 0.05 * float(np.median(seconds)) + 1e-9
     s, a = _line(n, seconds, floor)
-    chosen = Curve(s, a, requests=count)
+    chosen = Curve(s, a, requests=count, loads=distinct)
     top = n >= 0.9 * n.max()
     bends = n.max() >= 8 and float(np.median(_relative(chosen.at(n[top]), seconds[top], floor))) > BEND
     if count >= MIN_REQUESTS * 2 and bends:
@@ -225,5 +229,5 @@ def fit(samples: Samples) -> tuple[Curve | None, str | None]:
         pole = _pole(n[learn], seconds[learn], floor, (line.idle_s, line.slope_s), float(n.max()))
         error = [float(np.mean(np.abs(_relative(c.at(n[test]), seconds[test], floor)))) for c in (line, pole)]
         if error[1] < HELD_OUT_GAIN * error[0]:
-            chosen = Curve(pole.idle_s, pole.slope_s, pole.pole_s, pole.n_sat, pole.beta, count)
+            chosen = replace(pole, requests=count, loads=distinct)
     return chosen, _provisional(count)

@@ -133,7 +133,7 @@ REASON = {
     "ttft_p90_s": "ttft", "ttft_p99_s": "ttft", "ttft_p99_censored_s": "ttft|events", "ttft_p99_prometheus_s": "ttft_p99_prometheus",
     "ttft_ewma_s": "ttft_ewma", "itl_p50_s": "itl_p50", "itl_p99_s": "itl_p99", "e2e_p99_s": "e2e", "kv_hit_ratio": "kv_hit_ratio",
     "poa_hat": "poa", "poa_low": "poa", "poa_high": "poa", "poa_frozen": "poa", "poa_ttft": "poa", "poa_routing": "poa",
-    "poa_temporal": "poa", "prefill_queue_s": "poa|prefill_queue", "imbalance_s": "poa", "cache_miss_s": "poa|cache_miss",
+    "poa_temporal": "poa", "prefill_queue_s": "poa|prefill_queue, transfer", "imbalance_s": "poa", "cache_miss_s": "poa|cache_miss",
     "transfer_s": "poa|prefill_queue, transfer", "other_s": "poa", "knee_inflight": "knee", "headroom_ratio": "knee|events",
     "tau": "tau, omega", "omega": "tau, omega", "mode": "mode",
 }  # fmt: skip
@@ -210,12 +210,13 @@ def test_counts_and_rates_by_hand() -> None:
     assert row["kv_hit_ratio"] == 0.25
 
 
-def test_a_calm_deployment_has_a_hollow_poa_and_no_knee() -> None:
-    """Prefill always found empty: no slope to be told, so PoA is 1, hollow, and the knee is withheld instead of taken from decode."""
+def test_a_calm_deployment_has_a_poa_and_no_knee() -> None:
+    """Prefill always found empty: what is unqueued is known, so PoA is 1; a slope is not, so the knee is withheld."""
     row = row_at(made(burst=1, decode_inflight=np.arange(120) % 5 + 3.0))
     assert row["poa_hat"] == pytest.approx(1, abs=0.01)
-    assert row["poa_withheld"] == "prefill fit flat (1 distinct n < 3)"
+    assert row["poa_withheld"] is None
     assert row["knee_inflight"] is None
+    assert "knee: prefill seen at 1 loads < 3" in row["quality"]
 
 
 def test_nothing_heard_is_unknown_and_not_zero() -> None:
@@ -248,6 +249,23 @@ def test_silence_with_requests_open_is_unknown() -> None:
     assert pulse(replace(window, events_as_of=T0 - 15), None, Settings())[0]["regime"] == "below"
 
 
+def test_transfer_is_from_prefill_done_to_decode_start() -> None:
+    """0.3 s between the pools for each request that finished in the window."""
+    r = made()
+    later = replace(r, decode_started_at=r.prefill_done_at + 0.3, first_token_at=r.first_token_at + 0.3, finished_at=r.finished_at + 0.3)
+    row = row_at(later)
+    assert row["transfer_s"] == pytest.approx(0.3 * row["poa_n"])
+
+
+def test_lost_requests_are_no_load() -> None:
+    """Sixty lost ones, long ago, on workers that live: the average in flight, and all of PoA, are as without them."""
+    r = made(spacing=2.0)
+    lost = np.arange(120) < 60
+    with_lost = replace(r, lost=lost, finished_at=np.where(lost, np.nan, r.finished_at))
+    a, b = row_at(with_lost), row_at(r.take(~lost))
+    assert [a[k] for k in a if k.startswith("poa")] == [b[k] for k in b if k.startswith("poa")]
+
+
 def test_gaps_make_poa_hollow() -> None:
     """Events lost in the window: the value stays to be drawn hollow, with its reason."""
     row = row_at(made(), gaps=3)
@@ -267,6 +285,7 @@ def test_an_aggregated_deployment_has_one_pool() -> None:
     row = row_at(requests)
     assert row["poa_hat"] == pytest.approx(1, abs=0.05)
     assert (row["prefill_queue_s"], row["transfer_s"]) == (None, None)
+    assert row["poa_frozen"] == pytest.approx(5.1 / 0.7, rel=0.05)  # the preset's decode curve
     assert row["imbalance_s"] is not None
 
 
