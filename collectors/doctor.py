@@ -59,14 +59,17 @@ def exit_code(findings: list[Finding]) -> int:
 async def _nats(settings: Settings, listen_s: float, http: httpx.AsyncClient, before: float | None) -> AsyncIterator[Finding]:
     client = Client()
     try:
-        await client.connect(
-            settings.nats_url,
-            name="poascope doctor",
-            allow_reconnect=False,
-            connect_timeout=int(CONNECT_S),
-            user_credentials=settings.nats_credentials or None,
-            error_cb=_quiet,
-        )
+        # nats-py tries a server that refuses again and again, whatever it is told of reconnecting.
+        async with asyncio.timeout(CONNECT_S):
+            await client.connect(
+                settings.nats_url,
+                name="poascope doctor",
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=1,
+                user_credentials=settings.nats_credentials or None,
+                error_cb=_quiet,
+            )
     except (NatsError, OSError, TimeoutError) as error:
         yield Finding(
             "nats", "down", f"{settings.nats_url} - {str(error) or type(error).__name__}", "start nats-server, or name it: --nats URL"
