@@ -1,6 +1,5 @@
 """The whole of ingestion as one pure object: messages and a clock in, rows and signals out. `collect` and `import` drive the same one."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -13,9 +12,10 @@ from collectors.assemble import Finished
 from collectors.control import Decisions
 from collectors.deployment import Deployment, Routed, blocks_of, metrics_of
 from collectors.loss import LossMeter, Stream
-from collectors.metrics import Gauge, Histogram, Raw, Readings, parse_series, parse_text
+from collectors.metrics import Raw, parse_series, parse_text
 from collectors.profiles import Profiles
 from collectors.rows import Rows
+from collectors.targets import Targets
 from collectors.wire import Added, Control, Deleted, Event, Freed, HitRate, KvChange, Load, Marked, Message, Step, Unreadable, decode
 from poascope.settings import Settings
 from queries.signals import pulse
@@ -63,14 +63,12 @@ class Core:
         self.rows = Rows()
         self.counters: Counter[tuple[str, str, str]] = Counter()
         self.deployments: dict[str, Deployment] = {}
-        self.readings = Readings()
+        self.targets = Targets()
         self.profiles = Profiles(config.profiles)
         self.decisions = Decisions()
         self._loss = LossMeter()
         self._clocks: dict[int, _Clock] = {}
         self._kv_seen: dict[tuple[str, tuple[int, int]], dict[int, None]] = {}
-        self._namespaces: dict[str, set[str]] = {}
-        self._models: dict[str, set[str]] = {}
         self._tick: int | None = None
 
     # -- in
@@ -118,7 +116,7 @@ class Core:
         """One target's samples as (name, labels, value), from its own text or from a Prometheus server."""
         gauges, histograms = parse_series(samples)
         self._count("scrapes", target, "")
-        self.readings.feed(received_at, target, gauges, histograms)
+        self.targets.feed(received_at, target, gauges, histograms)
         for gauge in gauges:
             self.rows.put("metric_samples", ts=received_at, target=target, name=gauge.name, labels=gauge.labels, value=gauge.value)
         for h in histograms:
@@ -132,14 +130,7 @@ class Core:
                 counts=list(h.counts),
                 total=h.total,
             )
-        shown: list[Gauge | Histogram] = [*gauges, *histograms]
-        for series in shown:
-            labels = json.loads(series.labels)
-            if namespace := labels.get("dynamo_namespace"):
-                self._namespaces.setdefault(target, set()).add(namespace)
-            if series.quantity.name == "block_tokens" and "model" in labels:
-                self._models.setdefault(target, set()).add(labels["model"])
-        self.profiles.read(target, received_at, self.readings)
+        self.profiles.read(target, received_at, self.targets.readings)
 
     def gap(self, source: str, kind: str, since: float, until: float | None, count: int | None, deployment: str | None = None) -> None:
         """Something was not heard: a row of `gaps`, and a mark on the windows it touches. For the edge: disconnects, drops."""
@@ -183,7 +174,7 @@ class Core:
             self._count("lost", source, "", loss.count)
             self.gap(source, "lost", loss.since, loss.until, loss.count, name)
         if now % FORGET_EVERY_S == 0:
-            self._forget(now - TARGET_FORGOTTEN_S)
+            self.targets.forget(now - TARGET_FORGOTTEN_S)
         signals = []
         for deployment in list(self.deployments.values()):
             if deployment.events_as_of is not None and now - deployment.events_as_of > SILENT_S and not deployment.assembler.open:
@@ -198,12 +189,6 @@ class Core:
             self._workers(deployment, now)
         return signals
 
-    def _forget(self, before: float) -> None:
-        self.readings.forget(before)
-        for known in (self._namespaces, self._models):
-            for target in [t for t in known if t not in self.readings.read_at]:
-                del known[target]
-
     def _worker_gone(self, deployment: Deployment, component: str, worker: tuple[int, int], now: float) -> None:
         lost = deployment.assembler.lose_worker(now, worker)
         for finished in lost:
@@ -216,8 +201,8 @@ class Core:
 
     def _pulse(self, deployment: Deployment, now: float) -> dict[str, Any]:
         targets = self._targets(deployment.name)
-        metrics = metrics_of(deployment, self.readings, targets, now, 3 * self.config.scrape_interval_s)
-        window = deployment.window(now, self._block_tokens(targets), metrics, self.profiles.profile)
+        metrics = metrics_of(deployment, self.targets.readings, targets, now, 3 * self.config.scrape_interval_s)
+        window = deployment.window(now, self.targets.block_tokens(targets), metrics, self.profiles.profile)
         row, deployment.memory = pulse(window, deployment.memory, self.config)
         deployment.regime = row.get("regime")
         self.rows.put("signals", **row)
@@ -253,7 +238,7 @@ class Core:
     def state(self) -> list[Heard]:
         """When each source was last heard: `events:<deployment>` and `metrics:<target>`."""
         events = [Heard(f"events:{d.name}", d.events_as_of) for d in self.deployments.values()]
-        return events + [Heard(f"metrics:{target}", at) for target, at in self.readings.read_at.items()]
+        return events + [Heard(f"metrics:{target}", at) for target, at in self.targets.readings.read_at.items()]
 
     def counts(self) -> dict[str, int]:
         """Every counter, as `what:subject:reason`, for /readyz and the end of an import."""
@@ -358,18 +343,17 @@ class Core:
 
     def _ended(self, deployment: Deployment, finished: Finished) -> None:
         targets = self._targets(deployment.name)
-        blocks, overlap = blocks_of(finished, self._block_tokens(targets))
+        blocks, overlap = blocks_of(finished, self.targets.block_tokens(targets))
         held, best = deployment.overlaps(finished)
         overlap = held if overlap is None else overlap
         profile = self.profiles.profile(finished.source.router_id)
         deployment.ended(Routed(finished, blocks, overlap, profile, best))
-        models = {model for target in targets for model in self._models.get(target, ())}
         prefill, decode_worker = finished.prefill or (None, None), finished.decode or (None, None)
         self.rows.put(
             "requests",
             deployment=deployment.name,
             request_id=finished.request_id,
-            model=next(iter(models)) if len(models) == 1 else None,
+            model=self.targets.model(targets),
             prefill_worker=prefill[0],
             prefill_dp_rank=prefill[1],
             decode_worker=decode_worker[0],
@@ -390,15 +374,5 @@ class Core:
         )
 
     def _targets(self, deployment: str) -> set[str]:
-        """The scraped targets that speak of a deployment: by namespace label, by its routers, or because there is only one deployment."""
-        alone = len(self.deployments) == 1
-        tied = {self.profiles.target(r) for r in self.profiles.routers_of(deployment)}
-        return {
-            target
-            for target in self.readings.read_at
-            if deployment in (named := self._namespaces.get(target, set())) or (not named and (alone or target in tied))
-        }
-
-    def _block_tokens(self, targets: set[str]) -> int | None:
-        sizes = [g.value for g in self.readings.latest("block_tokens", targets) if g.value >= 1]
-        return int(max(sizes)) if sizes else None
+        tied = [self.profiles.target(router) for router in self.profiles.routers_of(deployment)]
+        return self.targets.of(deployment, alone=len(self.deployments) == 1, tied=tied)

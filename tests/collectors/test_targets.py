@@ -1,0 +1,37 @@
+"""Which target speaks of which deployment."""
+
+from collectors.metrics import parse_series, parse_text
+from collectors.targets import Targets
+
+BLOCKS = 'dynamo_frontend_model_kv_cache_block_size{model="m"} 16\n'
+NAMED = 'dynamo_component_requests_total{dynamo_namespace="prod",worker_id="ff"} 3\n'
+
+
+def fed(**bodies: str) -> Targets:
+    targets = Targets()
+    for target, body in bodies.items():
+        targets.feed(10, target, *parse_series(parse_text(body)))
+    return targets
+
+
+def test_labels_name_the_deployment_and_routers_tie_the_rest() -> None:
+    """A target whose labels name a namespace belongs there; one that names none belongs to its router's, or to the only one."""
+    targets = fed(worker=NAMED, frontend=BLOCKS)
+    assert targets.of("prod", alone=False, tied=[]) == {"worker"}
+    assert targets.of("prod", alone=False, tied=["frontend", None]) == {"worker", "frontend"}
+    assert targets.of("staging", alone=False, tied=[]) == set()
+    assert targets.of("staging", alone=True, tied=[]) == {"frontend"}
+
+
+def test_block_size_and_model_are_what_frontends_say() -> None:
+    """One model is its name, several are none; before a frontend was read nothing is assumed."""
+    targets = fed(a=BLOCKS, b=BLOCKS.replace('"m"', '"n"'), c=NAMED)
+    assert targets.block_tokens({"a"}) == 16 and targets.block_tokens({"c"}) is None
+    assert targets.model({"a"}) == "m" and targets.model({"a", "b"}) is None and targets.model({"c"}) is None
+
+
+def test_targets_that_are_gone_are_forgotten() -> None:
+    """What was not read since a while says nothing any more."""
+    targets = fed(a=BLOCKS)
+    targets.forget(11)
+    assert targets.of("prod", alone=True, tied=[]) == set() and targets.model({"a"}) is None
