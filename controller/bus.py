@@ -5,6 +5,7 @@ Nothing is cached: every answer is read from the bucket, so a restart, a reconne
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -289,7 +290,8 @@ class Bus:
     async def watch(self) -> AsyncIterator[frozenset[str] | None]:
         """The keys that changed since the last turn, or None when any may have: at the start and after each reconnect.
 
-        Only a wake-up: read the bucket for what is there now. Ends when the bus is closed.
+        Only a wake-up: read the bucket for what is there now. Raises Unreachable when the connection is closed for good, as a server
+        does to a client whose rights have ended.
         """
         changed: set[str | None] = {None}
         woken = asyncio.Event()
@@ -312,6 +314,7 @@ class Bus:
                 keys, everything = frozenset(key for key in changed if key), None in changed
                 changed.clear()
                 yield None if everything else keys
+            raise Unreachable(f"NATS: {self.url} - the connection was closed for good")
         finally:
             self._listeners.remove(note)
             if not self.client.is_closed:
@@ -330,6 +333,7 @@ async def connect(url: str, credentials: str = "", *, patient: bool = False) -> 
     While the server is away writes fail instead of waiting in a buffer: an intent that comes through minutes later is a surprise.
     """
     client = Client()
+    shown = re.sub(r"//[^/@]*@", "//", url)
     bus: Bus | None = None
     last = ""
 
@@ -341,7 +345,7 @@ async def connect(url: str, credentials: str = "", *, patient: bool = False) -> 
         nonlocal last
         told = str(error) or type(error).__name__
         if patient and told != last:
-            log.warning("NATS: %s - %s", url, told)
+            log.warning("NATS: %s - %s", shown, told)
         last = told
 
     try:
@@ -356,15 +360,16 @@ async def connect(url: str, credentials: str = "", *, patient: bool = False) -> 
             connect_timeout=3,
             pending_size=0,
             reconnected_cb=again,
+            closed_cb=again,
             error_cb=note,
         )
     except (nats.errors.Error, OSError, TimeoutError) as error:
-        raise Unreachable(f"NATS: {url} - {last or error}") from error
-    bus = Bus(client, url)
+        raise Unreachable(f"NATS: {shown} - {last or error}") from error
+    bus = Bus(client, shown)
     try:
         yield bus
     finally:
-        with _reaching(url):
+        with _reaching(shown):
             await client.close()
 
 

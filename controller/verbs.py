@@ -39,6 +39,12 @@ def control(settings: Settings) -> None:
             await task
         except asyncio.CancelledError:
             return
+        except BaseExceptionGroup as failed:
+            # A task group tells several errors at once; the first that a person can read is the one to print.
+            first: BaseException = failed.subgroup(PoascopeError) or failed
+            while isinstance(first, BaseExceptionGroup) and failed.subgroup(PoascopeError):
+                first = first.exceptions[0]
+            raise first from None
 
     asyncio.run(run())
 

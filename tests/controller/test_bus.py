@@ -228,6 +228,15 @@ def test_code_that_is_not_async_may_ask(nats_server: NatsServer) -> None:
     assert state.intent.revision == submitted.revision
 
 
+def test_a_password_in_the_address_is_not_told() -> None:
+    """Errors and logs name the server, not its user's secret."""
+    port = free_port()
+    with pytest.raises(Unreachable) as failed:
+        call(f"nats://user:secret@127.0.0.1:{port}", "", lambda bus: bus.state("dynamo"))
+    assert f"NATS: nats://127.0.0.1:{port} - " in str(failed.value)
+    assert "secret" not in str(failed.value)
+
+
 def test_no_server_is_unreachable_at_once() -> None:
     """An impatient caller gets the address and the reason."""
     port = free_port()

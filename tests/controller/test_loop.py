@@ -13,6 +13,7 @@ from controller import loop
 from controller.bus import Bus
 from controller.loop import Controller, Ear
 from controller.protocol import Decision, Target
+from poascope.errors import Unreachable
 from tests.conftest import NatsServer
 from tests.controller.conftest import intent, pulse, until
 
@@ -197,6 +198,16 @@ async def test_a_controller_is_known_to_live_and_to_be_dead(bus: Bus) -> None:
         again = (await bus.state("dynamo")).controller_at
         assert again is not None
         assert again > at
+
+
+async def test_a_connection_closed_for_good_ends_the_controller(bus: Bus) -> None:
+    """A controller that can never hear again does not go on as if it could: its supervisor starts it anew."""
+    running = asyncio.create_task(Controller(bus, Ear(())).run())
+    await until(bus.controller_at)
+    await bus.client.close()
+    with pytest.raises(ExceptionGroup) as failed:
+        await running
+    assert failed.group_contains(Unreachable, match="closed for good")
 
 
 async def test_only_named_namespaces_are_steered(bus: Bus) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.bus import Bus
+from controller.bus import Bus, connect
 from controller.verbs import seconds
 from poascope.errors import Misconfigured
 from poascope.settings import Profile
@@ -117,8 +117,6 @@ async def test_the_controller_waits_for_its_server(shell: Shell, nats_server: Na
     await asyncio.sleep(1)
     assert control.poll() is None
     nats_server.start()
-    from controller.bus import connect
-
     async with connect(nats_server.url) as bus:
 
         async def decided() -> bool:
