@@ -1,6 +1,6 @@
 """The override: what an operator wants goes to NATS; what became of it comes back in the chain above the form, through `/live`.
 
-The form is keyed by a nonce that is also the idempotency key, and changes once an intent is in the bucket: a second click on the same
+The form (and the cancel button) is keyed by a nonce that is also the idempotency key, and changes once an intent is in the bucket: a second click on the same
 form finds nothing to press, or repeats the same intent. The revision it expects is the one that this viewer's chain was showing.
 """
 
@@ -25,10 +25,10 @@ CHOICES = {
 }
 
 
-def _send(deployment: str, choice: str, reason: str, expiry_s: float, nonce: str) -> None:
+def _send(deployment: str, choice: str, reason: str, expiry_s: float, slot: str, nonce: str) -> None:
     """Put one intent, as it stood in the form when the button was pressed; what happened is kept for the next drawing."""
     session, settings = st.session_state, here.get().settings
-    if session.get("override_nonce") != nonce:
+    if session.get(slot) != nonce:
         return  # the twin of a click that has already been answered
     now = time.time()
     tau, omega = REGIMES.get(choice, (None, None))
@@ -53,16 +53,16 @@ def _send(deployment: str, choice: str, reason: str, expiry_s: float, nonce: str
             return  # what was typed stays, to be put right; nothing was written under this key
     else:
         session["override_said"] = ("", f"Sent at {datetime.fromtimestamp(now, UTC):%H:%M:%S} UTC, revision {sent.revision}.")
-    session["override_nonce"] = uuid.uuid4().hex
+    session[slot] = uuid.uuid4().hex
 
 
 def _submit(deployment: str, nonce: str) -> None:
     session = st.session_state
-    _send(deployment, session[f"choice-{nonce}"], session[f"reason-{nonce}"], EXPIRIES[session[f"expiry-{nonce}"]], nonce)
+    _send(deployment, session[f"choice-{nonce}"], session[f"reason-{nonce}"], EXPIRIES[session[f"expiry-{nonce}"]], "form_nonce", nonce)
 
 
 def _cancel(deployment: str, nonce: str) -> None:
-    _send(deployment, "auto", "override cancelled on the page", 0, nonce)
+    _send(deployment, "auto", "override cancelled on the page", 0, "cancel_nonce", nonce)
 
 
 def render(deployment: str | None) -> None:
@@ -71,9 +71,10 @@ def render(deployment: str | None) -> None:
     if deployment is None:
         st.html('<p class="po-note">No deployment heard yet: there is nothing to steer.</p>')
         return
-    st.session_state.setdefault("override_nonce", uuid.uuid4().hex)
+    for slot in ("form_nonce", "cancel_nonce"):
+        st.session_state.setdefault(slot, uuid.uuid4().hex)
     _chain(deployment)
-    nonce = st.session_state["override_nonce"]
+    nonce = st.session_state["form_nonce"]
     with st.form(f"override-{nonce}", border=False):
         st.radio("Routing parameters", list(CHOICES), format_func=lambda choice: CHOICES[choice], key=f"choice-{nonce}")
         st.selectbox("Ends after", list(EXPIRIES), index=1, key=f"expiry-{nonce}", help="Not for auto, which has no end.")
@@ -91,4 +92,6 @@ def _chain(deployment: str) -> None:
         st.session_state["override_seen"] = shown
     state = here.get().control.states.get(deployment)
     if state and wanted(state.intent.value, time.time()) != "auto":
-        st.button("Cancel override", on_click=_cancel, args=(deployment, st.session_state["override_nonce"]), width="stretch")
+        nonce = st.session_state["cancel_nonce"]
+        if st.button("Cancel override", key=f"cancel-{nonce}", on_click=_cancel, args=(deployment, nonce), width="stretch"):
+            st.rerun()  # what happened is told below the form, outside this fragment

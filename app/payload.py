@@ -19,7 +19,7 @@ from app.theme import Theme
 RANGES: Mapping[int, int] = {300: 1, 900: 2, 3600: 5, 21600: 30, 86400: 120}
 PANELS = (
     ("poa", "Price of anarchy", "sum of latencies over the optimum; hollow where it is withheld"),
-    ("ttft", "Time to first token", "answered requests, and with those still waiting"),
+    ("ttft", "TTFT", "answered requests, and with those still waiting"),
     ("workers", "In flight by worker", "prefill solid, decode dashed"),
     ("throughput", "Throughput", "requests per second, and requests in the system"),
     ("itl", "Inter-token latency", "decode"),

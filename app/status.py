@@ -66,7 +66,8 @@ def reason(row: Row, *words: str) -> str:
     """Why a column is NULL, in the words of `quality`; "no data" when nothing was said."""
     said = row.get("quality")
     quality = [q for q in (said if said is not None else ()) if isinstance(q, str)]
-    return next((q for q in quality for word in words if q.lower().startswith(word)), "no data")
+    found = next((q for word in words for q in quality if q.lower().startswith(word)), "no data")
+    return found.partition(": ")[2] or found
 
 
 def verdict(row: Row | None, age_s: float | None, objectives: Objectives) -> Verdict:

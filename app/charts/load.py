@@ -60,7 +60,7 @@ def workers(frame: pd.DataFrame, signals: pd.DataFrame | None = None, *, slo_s: 
         several = known.groupby("worker_id")["rank"].nunique().max() > 1 if len(known) else False
         seen = {"prefill": 0, "decode": 0}
         for key, rows in known.groupby(["component", "worker_id", "rank"], sort=True):
-            component, worker, rank = str(key[0]), str(key[1]), int(key[2])
+            component, worker, rank = str(key[0]), str(key[1]), str(key[2])
             role = next((r for r in rows["role"] if isinstance(r, str)), None)
             family = "prefill" if role == "prefill" else "decode"
             palette = theme.prefill if family == "prefill" else theme.decode

@@ -54,7 +54,7 @@ def slo(value: float | None, text: str, theme: Theme, yref: str = "y") -> list[d
             "y0": value,
             "y1": value,
             "line": {"color": theme.alarm, "width": 1, "dash": "dash"},
-            "label": {"text": text, "textposition": "end", "yanchor": "bottom", "font": {"size": 10, "color": theme.alarm}},
+            "label": {"text": text, "textposition": "start", "yanchor": "bottom", "font": {"size": 10, "color": theme.alarm}},
         },
         # Unseen: shapes count for the range of an axis, and so the objective never lies on the frame.
         line | {"name": "slo:room", "y0": value * 1.3, "y1": value * 1.3, "opacity": 0},

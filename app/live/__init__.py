@@ -20,10 +20,11 @@ def _component(name: str) -> "st.components.v2.types.ComponentRenderer":
 _live, _chain = _component("live"), _component("chain")
 
 
-def live(*, deployment: str | None, range_s: int, paused: bool, plotly: str) -> None:
+def live(*, deployment: str | None, deployments: list[str], range_s: int, paused: bool, plotly: str) -> None:
     """Mount the page, or tell the mounted one what to show now. Only these few values pass through Streamlit."""
     panels = [{"key": key, "title": title, "hint": hint} for key, title, hint in PANELS]
-    _live(key="live", data={"deployment": deployment, "range_s": range_s, "paused": paused, "panels": panels, "plotly": plotly})
+    told = {"deployment": deployment, "deployments": deployments, "range_s": range_s, "paused": paused, "panels": panels, "plotly": plotly}
+    _live(key="live", data=told, on_deployments_change=lambda: None)
 
 
 def chain() -> int | None:

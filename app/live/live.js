@@ -117,7 +117,7 @@ class View {
   }
 
   frame(panels) {
-    const head = make("header", "pw-head", this.root);
+    const head = (this.head = make("header", "pw-head", this.root));
     this.verdict = make("p", "pw-verdict", head);
     this.short = make("b", "", this.verdict, "Reading the first second…");
     this.evidence = make("span", "", this.verdict);
@@ -169,6 +169,7 @@ class View {
       this.failed = null;
       wait = body.next_ms + 40 + Math.random() * 160;
       this.tell(body);
+      this.announce(body);
       if (!still) {
         this.once = false;
         this.take(body, Plotly);
@@ -180,6 +181,14 @@ class View {
     }
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.poll(), wait);
+  }
+
+  // A deployment that comes up while the page is open: the selector and the override are Streamlit's, so one rerun is due.
+  announce(body) {
+    const heard = JSON.stringify(body.deployments);
+    if (heard === JSON.stringify(this.data.deployments) || heard === this.announced) return;
+    this.announced = heard;
+    this.setStateValue("deployments", body.deployments);
   }
 
   // For the sidebar: the chain of the override comes with the same answer.
@@ -207,7 +216,7 @@ class View {
     say(this.evidence, ok ? body.verdict.text : down ? `No answer from the collector since ${clock(body.down_since)} UTC.` : "");
     say(this.todo, down || state === "empty" ? body.source.todo : body.verdict.todo);
     const nothing = state === "empty" || (down && !this.cursor);
-    this.row.hidden = this.grid.hidden = nothing;
+    this.row.hidden = this.grid.hidden = this.head.hidden = this.foot.hidden = nothing;
     this.blank.hidden = !nothing;
     if (nothing) this.explain(body);
     this.strip(body.sources, down);
@@ -224,7 +233,7 @@ class View {
     if (body.source.detail) make("p", "pw-detail", this.blank, body.source.detail);
     if (body.source.state === "down") return;
     const list = make("ul", "", this.blank);
-    for (const source of body.sources) {
+    for (const source of [...body.sources].sort((a, b) => (a.state === "ok") - (b.state === "ok"))) {
       const item = make("li", "", list);
       item.dataset.state = source.state;
       make("b", "", item, source.name);
@@ -417,17 +426,17 @@ class View {
   react(Plotly, key, plot) {
     const { layout, data } = plot.figure;
     const [start, end] = this.zoom ?? this.window;
-    const narrow = (end - start) * 0.09;
+    const box = plot.node.getBoundingClientRect();
+    const pixels = (s) => ((Math.min(s.x1, end) - Math.max(s.x0, start)) / (end - start)) * (box.width - 60);
     const shown = this.shapes.filter((s) => s.x1 >= start && s.x0 <= end);
     const common = shown.map((s) => {
       const band = s.name.startsWith("band:");
-      const quiet = band ? !["poa", "ttft"].includes(key) || Math.min(s.x1, end) - Math.max(s.x0, start) < narrow : key !== "poa";
+      const quiet = band ? !["poa", "ttft"].includes(key) || pixels(s) < 12 + 6 * s.label.text.length : key !== "poa";
       const clipped = { ...s, x0: Math.max(s.x0, start), x1: Math.min(s.x1, end) };
       return quiet ? { ...clipped, label: { text: "" } } : clipped;
     });
     const empty = !data.some((t) => t.y.some((v) => v !== null && v !== undefined));
     const touch = matchMedia("(pointer: coarse)").matches;
-    const box = plot.node.getBoundingClientRect();
     const full = {
       ...layout,
       autosize: false,
@@ -467,9 +476,10 @@ class View {
   }
 }
 
-export default function ({ data, parentElement }) {
+export default function ({ data, parentElement, setStateValue }) {
   let view = views.get(parentElement);
   if (!view) views.set(parentElement, (view = new View(parentElement)));
+  view.setStateValue = setStateValue;
   view.configure(data);
   return () => { view.stop(); views.delete(parentElement); };
 }

@@ -23,6 +23,8 @@ def render() -> None:
             deployment = st.selectbox(
                 "Deployment", feed.deployments, key="deployment", bind="query-params", label_visibility="collapsed", width=220
             )
-    live.live(deployment=deployment, range_s=RANGES[chosen or "5 min"], paused=mode == "paused", plotly=known.plotly)
+    live.live(
+        deployment=deployment, deployments=feed.deployments, range_s=RANGES[chosen or "5 min"], paused=mode == "paused", plotly=known.plotly
+    )
     with st.sidebar:
         override.render(deployment)
