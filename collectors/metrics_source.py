@@ -51,7 +51,9 @@ class MetricsSource:
     async def run(self) -> None:
         """Until cancelled; returns at once when there is nothing to read."""
         interval_s = self.settings.scrape_interval_s
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True) as http:
+        # A connection kept from one read to the next would often be found closed by the target just then, and count as a failure.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True, limits=limits) as http:
             while self.settings.prometheus_url or bases(self.settings):
                 began = time.monotonic()
                 if self.settings.prometheus_url:
