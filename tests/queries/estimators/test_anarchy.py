@@ -46,6 +46,15 @@ def test_a_queue_in_order_is_not_mistaken_for_work() -> None:
     assert routing_factor([s]) == 1
 
 
+def test_a_burst_of_one_time_stamp_has_the_order_in_which_it_was_routed() -> None:
+    """Four at once, two on each worker: who found nobody is met by f(1), who found one by f(2); the even spread is what happened."""
+    curve = Curve(10, 1)
+    stay = Stay(np.zeros(4), np.array([10.0, 11, 10, 11]), np.array([0, 0, 1, 1]), np.array([0.0, 1, 0, 1]), 2)
+    s = share(stay, curve, np.arange(4), 11.0, 11.0)
+    assert s.unqueued.tolist() == [10, 11, 10, 11]
+    assert s.imbalance_s == 0
+
+
 @given(lines, st.integers(1, 5), st.integers(1, 40))
 def test_balanced_and_unqueued_is_one(curve: Curve, workers: int, n: int) -> None:
     """Requests dealt out in turn that take what the unqueued model says: PoA, routing and so temporal are 1."""
