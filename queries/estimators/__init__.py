@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its doubt. `value` is None when withheld, and then `withheld` says why.
+    """A number with its doubt. `withheld` says why it is not to be trusted: `value` is then None, or there to be drawn hollow.
 
     low, high: the 90 % interval; n: samples behind it; as_of: Unix seconds of the newest one.
     `at_least`: the truth may be higher (a quantile in a histogram's open bucket).
