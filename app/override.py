@@ -1,7 +1,7 @@
 """The override: what an operator wants goes to NATS; what became of it comes back in the chain above the form, through `/live`.
 
-The form (and the cancel button) is keyed by a nonce that is also the idempotency key, and changes once an intent is in the bucket: a second click on the same
-form finds nothing to press, or repeats the same intent. The revision it expects is the one that this viewer's chain was showing.
+The form and the cancel button are keyed by nonces that are also idempotency keys and change once an intent is in the bucket: a second
+click finds nothing to press, or repeats the same intent. The revision expected is the one that this viewer's chain was showing.
 """
 
 import time
@@ -63,6 +63,7 @@ def _submit(deployment: str, nonce: str) -> None:
 
 def _cancel(deployment: str, nonce: str) -> None:
     _send(deployment, "auto", "override cancelled on the page", 0, "cancel_nonce", nonce)
+    st.session_state["cancel_told"] = False
 
 
 def render(deployment: str | None) -> None:
@@ -87,11 +88,13 @@ def render(deployment: str | None) -> None:
 @st.fragment
 def _chain(deployment: str) -> None:
     """Reruns only when the viewer's chain shows another revision: that is the one the next intent expects."""
+    if not st.session_state.setdefault("cancel_told", True):
+        st.session_state["cancel_told"] = True
+        st.rerun()  # what became of it is told below the form, outside this fragment
     shown = live.chain()
     if shown is not None:
         st.session_state["override_seen"] = shown
     state = here.get().control.states.get(deployment)
     if state and wanted(state.intent.value, time.time()) != "auto":
         nonce = st.session_state["cancel_nonce"]
-        if st.button("Cancel override", key=f"cancel-{nonce}", on_click=_cancel, args=(deployment, nonce), width="stretch"):
-            st.rerun()  # what happened is told below the form, outside this fragment
+        st.button("Cancel override", key=f"cancel-{nonce}", on_click=_cancel, args=(deployment, nonce), width="stretch")

@@ -1,0 +1,48 @@
+from app.chain import chain, wanted
+from controller.bus import State, Stored
+from controller.protocol import Ack, Intent, Target
+
+NOW = 1_000_000.0
+ROW = {"at": NOW - 1, "tau": 0.0, "omega": 1.0}
+INTENT = Intent(
+    mode="manual", tau=0.7, omega=1.0, reason="trial", operator="ann", idempotency_key="k", expected_revision=0, expires_at=NOW + 600
+)
+TARGET = Target(tau=0.7, omega=1.0, regime="below", mode="manual", why="ann wants it", decided_at=NOW)
+
+
+def state(ack: Ack | None = None) -> State:
+    acks = {"gateway": Stored(ack, 9, NOW)} if ack else {}
+    return State("dynamo", Stored(INTENT, 4, NOW), Stored(TARGET, 8, NOW), acks, controller_at=NOW)
+
+
+def test_wanted_acknowledged_and_observed_are_three_things() -> None:
+    """Each link shows its own truth: what is routed now is not what was asked for."""
+    found = chain(state(Ack(tau=0.7, omega=1.0, applied_at=NOW, target_revision=8)), ROW, NOW)
+    assert [(link.name, link.text, link.good) for link in found.links] == [
+        ("Wanted", "transition τ 0.7 ω 1", True),
+        ("Decided", "τ 0.7 ω 1", True),
+        ("Acknowledged", "τ 0.7 ω 1", True),
+        ("Observed", "τ 0 ω 1", True),
+    ]
+    assert (found.revision, found.reason, found.expires_at) == (4, "trial", NOW + 600)
+
+
+def test_an_acknowledgement_of_an_older_target_is_not_one() -> None:
+    """A gateway that applied something older lags, and one that failed says how."""
+    lagging = chain(state(Ack(tau=0.0, omega=1.0, applied_at=NOW, target_revision=7)), ROW, NOW).links[2]
+    assert (lagging.good, lagging.by) == (False, "gateway, not yet the newest")
+    failed = chain(state(Ack(tau=0.0, omega=1.0, applied_at=NOW, target_revision=8, error="no such frontend")), ROW, NOW).links[2]
+    assert (failed.good, failed.text) == (False, "failed: no such frontend")
+
+
+def test_an_expired_intent_wants_nothing() -> None:
+    """After its end an override is shown as over, whatever the bucket still holds."""
+    assert wanted(INTENT, NOW + 601) == "auto"
+    assert not chain(state(), ROW, NOW + 601).running
+
+
+def test_without_nats_only_the_observed_is_known() -> None:
+    """No state is said to be unknown, never to be auto."""
+    found = chain(None, ROW, NOW, "NATS: down")
+    assert [link.text for link in found.links] == ["unknown", "unknown", "unknown", "τ 0 ω 1"]
+    assert found.problem == "NATS: down"

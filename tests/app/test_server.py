@@ -1,0 +1,64 @@
+import gzip
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from app.control import Control
+from app.data import Collector, Feed
+from app.server import BUNDLE, Guard, build, loopback, plotly_path, routes
+from poascope.errors import Misconfigured
+from poascope.settings import Settings
+
+
+def guarded() -> TestClient:
+    async def hello(request: Any) -> PlainTextResponse:
+        return PlainTextResponse("in")
+
+    return TestClient(Starlette(routes=[Route("/", hello)], middleware=[Middleware(Guard, token="s3cret")]), follow_redirects=True)
+
+
+def test_nobody_gets_in_without_the_token() -> None:
+    """A missing or wrong token is 401, whichever way it comes."""
+    client = guarded()
+    assert client.get("/").status_code == 401
+    assert client.get("/?token=wrong").status_code == 401
+    assert client.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_the_token_in_the_link_becomes_a_cookie() -> None:
+    """It is asked for once, and leaves the address bar."""
+    client = guarded()
+    answer = client.get("/?token=s3cret")
+    assert (answer.status_code, answer.text, str(answer.url)) == (200, "in", "http://testserver/")
+    assert client.get("/").text == "in"
+    assert guarded().get("/", headers={"Authorization": "Bearer s3cret"}).text == "in"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_other_addresses_need_a_token(host: str) -> None:
+    """Off loopback the dashboard does not start without a token."""
+    assert not loopback(host)
+    with pytest.raises(Misconfigured, match="dash_token"):
+        build(Settings(dash_host=host))
+
+
+def test_loopback_needs_none() -> None:
+    """Every loopback address is known as such."""
+    assert all(loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
+
+
+def test_plotly_is_served_once_and_for_long() -> None:
+    """The bundle is the plotly package's own, compressed, under a name that changes with its version."""
+    settings = Settings()
+    client = TestClient(Starlette(routes=list(routes(Feed(Collector("http://127.0.0.1:9"), Control(settings), settings)))))
+    answer = client.get(plotly_path())
+    assert answer.content == BUNDLE.read_bytes()
+    assert "immutable" in answer.headers["cache-control"]
+    assert len(gzip.compress(answer.content)) < len(answer.content) / 2
+    for query in ("range=7", "range=x", "range=300&theme=pink", "range=300&after=x"):
+        assert client.get(f"/live?{query}").status_code == 400
