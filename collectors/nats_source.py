@@ -24,6 +24,7 @@ BUCKET = "poascope"
 PENDING_MESSAGES, PENDING_BYTES = 65_536, 64 * 2**20
 PING_S, PINGS = 3, 2
 WAKES = 10
+AT_ONCE_S = 0.2  # what connecting takes is no gap
 TIME_STEP_S = 1e-6  # the store's
 
 OnMessage = Callable[[float, str, bytes], None]
@@ -58,6 +59,8 @@ class NatsSource:
     async def run(self) -> None:
         """Until cancelled. A server that is not there yet, or goes away, is waited for."""
         self._client, self._closing = Client(), False
+        if not self.counters["connects_total"]:
+            self._lost_at = self._lost_at or time.time()  # waiting for a server that is not there yet is a gap as well
         try:
             await self._client.connect(
                 self.url,
@@ -90,7 +93,7 @@ class NatsSource:
             await self._client.close()
 
     def close(self, now: float) -> None:
-        """Record what is still missing at the end; a server that was never there is no gap."""
+        """Record what is still missing at the end."""
         self._settle_drops()
         if self._lost_at is not None:
             self._on_gap("nats", "disconnected", self._lost_at, now, None)
@@ -136,7 +139,7 @@ class NatsSource:
 
     def _up(self) -> None:
         since = self._lost_at if self._lost_at is not None else self._left_at
-        if since is not None:
+        if since is not None and time.time() - since > AT_ONCE_S:
             self._on_gap("nats", "disconnected", since, time.time(), None)
         self.counters["connects_total"] += 1
         self.down_since = self._lost_at = self._left_at = None

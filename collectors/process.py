@@ -51,7 +51,9 @@ class Collector:
             raise
         self.url = f"http://{settings.api_host}:{self.listener.getsockname()[1]}"
         self.core = Core(settings)
-        told_until = self._resume(time.time())
+        with self.store.cursor() as cursor:
+            (self._last,) = named.resume(cursor).to_pylist()
+        told_until = _unix(self._last["control_at"]) if self._last["control_at"] else 0.0
         self.nats = NatsSource(settings.nats_url, settings.nats_credentials, self._feed, self._recall, self.core.gap, told_until)
         self.metrics = MetricsSource(settings, self.core.feed_samples, self.core.gap)
         self.writer = Writer(self.store, self.core.take, lambda: self.core.rows.dropped, self.core.gap)
@@ -64,6 +66,8 @@ class Collector:
         """Until `stop` is set; then what is in memory is written and the store is closed."""
         # The first Arrow conversion imports pandas, a second or two during which nothing would be heard.
         await asyncio.to_thread(lambda: pa.table({"warm": [None, 1]}).to_pandas())
+        if self._last["signals_at"]:
+            self.core.gap("collector", "not running", _unix(self._last["signals_at"]), time.time(), None)
         api = application(self.store, self._readiness, self.counters, self.settings.api_token)
         server = _Server(uvicorn.Config(api, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2))
         parts: dict[str, Callable[[], Awaitable[None]]] = {
@@ -95,14 +99,6 @@ class Collector:
             log.error("%s - the last rows are lost", self.writer.trouble)
         self.store.close()
         self.listener.close()
-
-    def _resume(self, now: float) -> float:
-        """Record the time nobody collected as a gap; returns up to when the control bucket's entries are stored already."""
-        with self.store.cursor() as cursor:
-            (last,) = named.resume(cursor).to_pylist()
-        if last["signals_at"] is not None:
-            self.core.gap("collector", "not running", _unix(last["signals_at"]), now, None)
-        return _unix(last["control_at"]) if last["control_at"] is not None else 0.0
 
     def _feed(self, received_at: float, subject: str, data: bytes) -> None:
         self._advance(received_at)
