@@ -67,10 +67,12 @@ class Chain {
   tick() {
     if (!this.chain) return;
     const { running, expires_at: end, reason } = this.chain;
-    const text = running ? `${running} for another ${left(end - Date.now() / 1000 - this.skew)}` : "";
-    if (this.run.firstChild?.textContent === text && this.run.lastChild?.textContent === reason) return;
+    const text = running ? `for another ${left(end - Date.now() / 1000 - this.skew)}` : "";
+    const said = `${running}${text}${reason}`;
+    if (this.run.textContent === said) return;
     this.run.replaceChildren();
     if (!running) return;
+    make("b", "", this.run, running);
     make("b", "", this.run, text);
     make("span", "", this.run, reason);
   }

@@ -427,13 +427,16 @@ class View {
     const { layout, data } = plot.figure;
     const [start, end] = this.zoom ?? this.window;
     const box = plot.node.getBoundingClientRect();
-    const pixels = (s) => ((Math.min(s.x1, end) - Math.max(s.x0, start)) / (end - start)) * (box.width - 60);
+    const pixel = (ms) => ((ms - start) / (end - start)) * (box.width - 60);
+    const room = (s, until) => pixel(Math.min(until, end)) - pixel(Math.max(s.x0, start)) > 12 + 5.5 * s.label.text.length;
+    const marks = this.shapes.filter((s) => s.name.startsWith("mark:"));
+    const after = (s) => marks[marks.indexOf(s) + 1]?.x0 ?? end; // a mark is named only where the next one leaves room
     const shown = this.shapes.filter((s) => s.x1 >= start && s.x0 <= end);
     const common = shown.map((s) => {
       const band = s.name.startsWith("band:");
-      const quiet = band ? !["poa", "ttft"].includes(key) || pixels(s) < 12 + 6 * s.label.text.length : key !== "poa";
+      const named = band ? ["poa", "ttft"].includes(key) && room(s, s.x1) : key === "poa" && room(s, after(s));
       const clipped = { ...s, x0: Math.max(s.x0, start), x1: Math.min(s.x1, end) };
-      return quiet ? { ...clipped, label: { text: "" } } : clipped;
+      return named ? clipped : { ...clipped, label: { text: "" } };
     });
     const empty = !data.some((t) => t.y.some((v) => v !== null && v !== undefined));
     const touch = matchMedia("(pointer: coarse)").matches;
