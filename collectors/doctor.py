@@ -13,6 +13,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.exceptions import RequestException
 
@@ -25,6 +26,7 @@ from poascope.settings import Settings
 from store import Store
 
 CONNECT_S = 3.0
+CONTROLLER_PING = "poascope-control.ping"  # as controller/protocol.py has it; a test holds the two together
 # ok: there. quiet: there, and nothing to be heard at the moment. absent: not there, and poascope works without.
 # missing: there, but not what poascope needs of it (exit 1). down: told, and does not answer (exit 3).
 State = Literal["ok", "quiet", "absent", "missing", "down"]
@@ -79,6 +81,7 @@ async def _nats(settings: Settings, listen_s: float, http: httpx.AsyncClient, be
         version = client.connected_server_version
         yield Finding("nats", "ok", f"{settings.nats_url}, version {version.major}.{version.minor}.{version.patch}")
         yield await _jetstream(client)
+        yield await _controller(client)
         heard = await _listen(client, listen_s)
         after = await _requests_of(http, settings)
         moved = None if before is None or after is None else after > before
@@ -99,6 +102,16 @@ async def _jetstream(client: Client) -> Finding:
         detail = f"no JetStream ({str(error) or type(error).__name__}): no overrides"
         return Finding("control bucket", "missing", detail, "start nats-server with -js")
     return Finding("control bucket", "ok", f"bucket {BUCKET}, {info.state.messages} entries")
+
+
+async def _controller(client: Client) -> Finding:
+    try:
+        await client.request(CONTROLLER_PING, timeout=1)
+    except (NoRespondersError, TimeoutError):
+        return Finding(
+            "controller", "absent", "none answers: overrides wait, what is in force stays", "`poascope control`, or `poascope up`"
+        )
+    return Finding("controller", "ok", "answers")
 
 
 async def _listen(client: Client, listen_s: float) -> Counter[tuple[str, str]]:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from collectors.doctor import Finding, examine, exit_code
+from controller.bus import connect
 from poascope.cli import cli
 from poascope.settings import Settings
 from store import Store
@@ -111,3 +112,14 @@ def test_the_verb_prints_and_exits_with_the_finding(tmp_path: Path) -> None:
     assert (text.exit_code, "→ start nats-server" in text.output) == (3, True), text.output
     found = json.loads(CliRunner().invoke(cli, [*args, "--json"]).stdout)
     assert {"name", "state", "detail", "fix"} == set(found[0])
+
+
+async def test_the_controller_is_asked_itself(nats_server: NatsServer, tmp_path: Path) -> None:
+    """A controller that runs answers doctor, and one that does not is absent, with the verb that brings it."""
+    settings = Settings(nats_url=nats_server.url, store=str(tmp_path / "s.duckdb"), api_port=free_port())
+    asked = {finding.name: finding for finding in await examine(settings, 0.1)}
+    assert (asked["controller"].state, "poascope control" in asked["controller"].fix) == ("absent", True)
+    async with connect(nats_server.url) as bus:
+        await bus.answer_pings(lambda: None)
+        asked = {finding.name: finding for finding in await examine(settings, 0.1)}
+    assert asked["controller"].state == "ok"

@@ -103,13 +103,13 @@ def test_outliers_do_not_move_the_line() -> None:
 
 
 def test_few_requests_or_few_loads_are_declined_and_say_so() -> None:
-    """Under 16 requests there is no curve, under 30 it is provisional, and say why."""
+    """Under 24 requests there is no curve, under 30 it is provisional, and say why."""
     curve = Curve(0.05, 0.05)
-    assert fit(samples([1, 2, 3] * 5, curve)) == (None, "fit declined (15 requests < 30)")
-    provisional, reason = fit(samples([1, 2, 3, 4] * 5, curve))
-    assert provisional and reason == "fit provisional (20 requests < 30)"
+    assert fit(samples([1, 2, 3] * 7, curve)) == (None, "fit declined (21 requests < 30)")
+    provisional, reason = fit(samples([1, 2, 3, 4] * 6, curve))
+    assert provisional and reason == "fit provisional (24 requests < 30)"
     assert fit(samples([1, 2, 3] * 10, curve))[1] is None
-    assert fit_constant(samples([1] * 15, curve)) == (None, "fit declined (15 requests < 30)")
+    assert fit_constant(samples([1] * 23, curve)) == (None, "fit declined (23 requests < 30)")
     assert fit_constant(samples([1] * 30, curve))[0] == Curve(0.05, 0.0, requests=30)
 
 
@@ -118,7 +118,7 @@ def test_of_few_loads_only_idleness_can_be_told() -> None:
     curve = Curve(0.05, 0.05)
     assert fit(samples([1, 1, 2] * 20, curve)) == (Curve(0.05, 0.0, requests=60, loads=2), None)
     assert fit(samples([8, 8, 9] * 20, curve)) == (Curve(pytest.approx(0.4), 0.0, requests=60, loads=2), "fit flat (2 distinct n < 3)")
-    assert fit(samples([1] * 20, curve))[1] == "fit provisional (20 requests < 30)"
+    assert fit(samples([1] * 25, curve))[1] == "fit provisional (25 requests < 30)"
 
 
 def test_the_pole_is_kept_only_where_it_is() -> None:
