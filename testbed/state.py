@@ -48,9 +48,11 @@ def start_ticks(pid: int) -> int | None:
     try:
         # The name may hold spaces and brackets: fields are counted from the last one.
         rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # While other threads of a dead process are still ending, its ports are taken.
+        ended = rest[0] in "ZX" and len(list(Path(f"/proc/{pid}/task").iterdir())) <= 1
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if rest[0] in "ZX" else int(rest[19])
+    return None if ended else int(rest[19])
 
 
 def is_alive(pid: int, started: int) -> bool:
