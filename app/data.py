@@ -70,6 +70,7 @@ class Feed:
         self.deployments: list[str] = []
         self.down_since: float | None = None
         self.trouble = ""
+        self.silent = False
         self.sources: list[dict[str, Any]] = []
         self.ticked_at = 0.0
         self._rows: dict[str, list[dict[str, Any]]] = {}
@@ -102,11 +103,14 @@ class Feed:
             moved = [await self._advance(d, now) for d in self.watched()]
             self.down_since, self.trouble = None, ""
         except PoascopeError as error:
-            self.down_since, self.trouble = self.down_since or now, str(error)
+            self._lost(error, now)
             moved = []
         self.ticked_at = self.clock()
         self._answers = {}
         return not moved or any(moved)
+
+    def _lost(self, error: PoascopeError, now: float) -> None:
+        self.down_since, self.trouble, self.silent = self.down_since or now, str(error), isinstance(error, Unreachable)
 
     async def _advance(self, deployment: str, now: float) -> bool:
         rows = self._rows.setdefault(deployment, [])
@@ -168,7 +172,7 @@ class Feed:
                 self.collector.frame("decisions", **bounds),
             )
         except PoascopeError as error:
-            self.down_since, self.trouble = self.down_since or self.clock(), str(error)
+            self._lost(error, self.clock())
             return payload.encode(self._state(deployment))
         return await asyncio.to_thread(self._draw, body, signals, inflight, decisions, step, theme, after)
 
@@ -220,10 +224,11 @@ class Feed:
     def _source(self, deployment: str | None) -> dict[str, str]:
         """Whether there is anything to look at: `ok`, `down` (the collector does not answer) or `empty` (it has heard nothing)."""
         if self.down_since is not None:
+            silent = "Start it with poascope collect, or check api_host and api_port. This page reconnects by itself."
             return {
                 "state": "down",
                 "title": f"The collector at {self.collector.url} does not answer.",
-                "todo": "Start it with poascope collect, or check api_host and api_port. This page reconnects by itself.",
+                "todo": silent if self.silent else self.trouble,
                 "detail": self.trouble,
             }
         if deployment is None:

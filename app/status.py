@@ -95,7 +95,8 @@ def verdict(row: Row | None, age_s: float | None, objectives: Objectives) -> Ver
     if regime == "saturated":
         return Verdict("trouble", "Yes: saturated.", evidence)
     if worst is not None and worst > slo:
-        return Verdict("trouble", f"Yes: TTFT is past its objective, {regime}.", evidence)
+        where = "in transition" if regime == "transition" else "though below the knee"
+        return Verdict("trouble", f"Yes: TTFT is past its objective, {where}.", evidence)
     if regime == "transition":
         return Verdict("watch", "Close: in transition.", evidence)
     if itl is not None and itl > objectives.slo_itl_s:

@@ -72,5 +72,6 @@ def poa(frame: pd.DataFrame, *, slo_s: float | None = None, theme: Theme = LIGHT
             ),
         ],
         theme,
-        yaxis=log_axis(theme, "PoA-hat (×, log)", rangemode="normal"),
+        # Below 1 no ratio to an optimum means anything: a withheld estimate near zero must not squeeze the rest.
+        yaxis=log_axis(theme, "PoA-hat (×, log)", autorangeoptions={"clipmin": 0.5}),
     )
