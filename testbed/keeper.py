@@ -34,13 +34,14 @@ POLL_S = 0.1
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to bring up."""
+    """What to bring up. `nats_url`: a NATS server that runs already and is used instead of one of our own."""
 
     dynamo: str = environment.DEFAULT_VERSION
     topology: str = "1P/2D"
     timing: Timing = Timing()
     namespace: str = "dynamo"
     port_base: int | None = None
+    nats_url: str = ""
 
 
 class Stop(BaseException):
@@ -65,7 +66,7 @@ class Keeper:
             model=str(self.files.model),
             gateway_url=f"http://127.0.0.1:{self.ports.gateway}",
             admin_url=f"http://127.0.0.1:{self.ports.admin}",
-            nats_url=f"nats://127.0.0.1:{self.ports.nats}",
+            nats_url=spec.nats_url or f"nats://127.0.0.1:{self.ports.nats}",
         )
         self.http = httpx.Client(timeout=20, trust_env=False)
 
@@ -107,7 +108,8 @@ class Keeper:
             yield
 
     def _up(self) -> None:
-        ports.require_free(self.ports.all())
+        theirs = {self.ports.nats, self.ports.nats_monitor} if self.spec.nats_url else set()
+        ports.require_free(set(self.ports.all()) - theirs)
         python = environment.ensure(self.spec.dynamo, self.tell)
         programs = Path(sys.executable).parent
         self.plan = plan(
@@ -118,6 +120,7 @@ class Keeper:
             topology=self.topology,
             ports=self.ports,
             namespace=self.spec.namespace,
+            nats_url=self.spec.nats_url,
         )
         for folder in (self.files.discovery, self.files.jetstream, self.files.dir / "logs", self.files.dir / "wanted"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -131,9 +134,10 @@ class Keeper:
         self.files.config.write_text(self._poascope_toml())
 
         by_role = {role: [p for p in self.plan if p.role == role] for role in {p.role for p in self.plan}}
-        self.tell("NATS")
-        self._spawn(by_role["nats"][0])
-        self._until(lambda: probe.nats_ready(self.http, self.ports.nats_monitor), 15, "NATS does not answer", ("nats",))
+        for process in by_role.get("nats", []):
+            self.tell("NATS")
+            self._spawn(process)
+            self._until(lambda: probe.nats_ready(self.http, self.ports.nats_monitor), 15, "NATS does not answer", ("nats",))
         workers = [p for p in self.plan if p.scraped and p.role != "frontend"]
         self.tell(f"workers: {', '.join(p.name for p in workers)}")
         for process in workers:
@@ -325,6 +329,7 @@ class Keeper:
         nats = tuple(p for p in self.state.processes if p.role == "nats")
         stop_all(tuple(p for p in self.state.processes if p.role != "nats"), PATIENCE_S)
         stop_all(nats, PATIENCE_S)
+        self.files.config.unlink(missing_ok=True)
         self.files.state.unlink(missing_ok=True)
 
 
@@ -337,6 +342,7 @@ def reap_stale(files: Files) -> list[str]:
     for process in left:
         signal_group(process, signal.SIGKILL)
     stop_all(left, 2)
+    files.config.unlink(missing_ok=True)
     files.state.unlink(missing_ok=True)
     return [process.name for process in left]
 

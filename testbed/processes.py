@@ -76,11 +76,11 @@ def _is_09(version: str) -> bool:
 
 
 def plan(
-    *, version: str, python: Path, programs: Path, files: Files, topology: Topology, ports: Ports, namespace: str
+    *, version: str, python: Path, programs: Path, files: Files, topology: Topology, ports: Ports, namespace: str, nats_url: str = ""
 ) -> tuple[Process, ...]:
-    """Every process in the order in which they start: NATS, workers, frontends, gateway."""
+    """Every process in the order in which they start: NATS (unless `nats_url` names one that runs), workers, frontends, gateway."""
     dynamo_env = (
-        ("NATS_SERVER", f"nats://127.0.0.1:{ports.nats}"),
+        ("NATS_SERVER", nats_url or f"nats://127.0.0.1:{ports.nats}"),
         ("HF_HUB_OFFLINE", "1"),
         ("DYN_LOG", "warn"),
         ("DYN_EVENT_PLANE", "nats"),
@@ -144,7 +144,7 @@ def plan(
         (str(programs / "caddy"), "run", "--config", str(files.caddy_config)),
         (("XDG_CONFIG_HOME", str(files.dir / "caddy")), ("XDG_DATA_HOME", str(files.dir / "caddy"))),
     )
-    return (nats, *workers, *frontends, gateway)
+    return (*(() if nats_url else (nats,)), *workers, *frontends, gateway)
 
 
 def _role_flags(version: str, role: str) -> tuple[str, ...]:

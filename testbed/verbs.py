@@ -19,6 +19,7 @@ def up(
     timing: Annotated[str, typer.Option(help="Mocker: prefill base ms / ms per token / ITL ms.")] = "5/0.39/20",
     namespace: Annotated[str, typer.Option(help="Dynamo namespace.")] = "dynamo",
     port_base: Annotated[int | None, typer.Option(help="Shift every port into the 200 that start here.")] = None,
+    nats: Annotated[str, typer.Option("--nats", help="A NATS server that runs already; default: one of the testbed's own.")] = "",
     dir: Dir = DEFAULT_DIR,
     detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready; end it with `testbed down`.")] = False,
 ) -> None:
@@ -29,7 +30,7 @@ def up(
     from testbed.topology import parse_timing, parse_topology, plan_ports
 
     plan_ports(port_base, len(parse_topology(topology).workers))
-    spec = Spec(dynamo=dynamo, topology=topology, timing=parse_timing(timing), namespace=namespace, port_base=port_base)
+    spec = Spec(dynamo=dynamo, topology=topology, timing=parse_timing(timing), namespace=namespace, port_base=port_base, nats_url=nats)
     if detach:
         console.ready(Cluster.up(dir, spec, tell=console.tell).state, dir, detached=True)
     else:
