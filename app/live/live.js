@@ -125,6 +125,9 @@ class View {
     this.sub = make("p", "pw-sub", head);
     this.stamp = make("span", "pw-stamp", this.sub);
     this.todo = make("span", "pw-todo", this.sub);
+    this.lost = make("p", "pw-down", head);
+    this.lost.hidden = true;
+    this.lost.setAttribute("role", "alert");
     this.row = make("div", "pw-tiles", this.root);
     this.blank = make("div", "pw-blank", this.root);
     this.blank.hidden = true;
@@ -246,6 +249,15 @@ class View {
     const said = JSON.stringify([sources.map((s) => [s.name, s.state, s.detail]), down]);
     if (said === this.stripped) return;
     this.stripped = said;
+    // What is down is said where the eye is; the strip below has the rest.
+    const lost = down ? [] : sources.filter((s) => s.state === "down");
+    this.lost.hidden = !lost.length;
+    this.lost.replaceChildren();
+    for (const source of lost) {
+      const line = make("span", "", this.lost);
+      make("b", "", line, `${source.name} down`);
+      make("span", "", line, source.detail);
+    }
     this.foot.replaceChildren();
     for (const source of sources) {
       const item = make("span", "pw-source", this.foot);
