@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import numpy as np
 import pyarrow as pa
@@ -244,19 +245,20 @@ async def wire(kind: str, port: int, count: int, seconds: float) -> tuple[list[f
 
         return take
 
-    async def poll(viewer: int, client: httpx.AsyncClient) -> None:
+    async def poll(viewer: int, client: aiohttp.ClientSession) -> None:
         cursor = None
         while True:
             query = {"range": "300", "theme": "light"} | ({"after": str(cursor)} if cursor else {})
-            answer = await client.get(f"http://127.0.0.1:{port}/live", params=query)
-            received["bytes"] += answer.num_bytes_downloaded
-            body = answer.json()
+            async with client.get(f"http://127.0.0.1:{port}/live", params=query) as answer:
+                raw = await answer.read()
+                received["bytes"] += int(answer.headers.get("Content-Length", len(raw)))
+            body = json.loads(raw)
             cursor = body.get("cursor", cursor)
             newest[viewer] = cursor / 1e3 if cursor else None
             await asyncio.sleep(body["next_ms"] / 1e3 + 0.04 + 0.16 * (viewer % 20) / 20)
 
     ages: list[float] = []
-    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
         tasks = []
         for viewer in range(count):
             tasks.append(asyncio.create_task(session(port, received, hear(viewer))))
