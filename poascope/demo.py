@@ -6,6 +6,7 @@ import sys
 import time
 import webbrowser
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -56,8 +57,8 @@ def _watch(children: Children, settings: Settings, scenario: str, dir: Path) -> 
     typer.secho(f"demo: {url} - the dashboard; logs in {dir}; Ctrl-C ends everything", bold=True)
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(url)
-    while True:
-        load_process = start(["testbed", "load", scenario, "--dir", str(dir)], {})
+    for seed in count():  # other prompts each time: those of the last round are in the cache, and would not saturate again
+        load_process = start(["testbed", "load", scenario, "--dir", str(dir), "--seed", str(seed)], {})
         try:
             while load_process.poll() is None:
                 children.check(time.monotonic())

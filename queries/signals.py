@@ -6,7 +6,19 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from queries.estimators import Estimate
-from queries.estimators.anarchy import Lost, Share, Stay, cache_miss_seconds, doubt, frozen, lost_seconds, ratio, routing_factor, share
+from queries.estimators.anarchy import (
+    MIN_FINISHED,
+    Lost,
+    Share,
+    Stay,
+    cache_miss_seconds,
+    doubt,
+    frozen,
+    lost_seconds,
+    ratio,
+    routing_factor,
+    share,
+)
 from queries.estimators.knee import Station, headroom_ratio, knee_inflight
 from queries.estimators.latency import MIN_DISTINCT, NO_SAMPLES, PRESETS, Curve, Samples, completed_meanwhile, fit, fit_constant, remember
 from queries.estimators.quantiles import censored_quantile, quantile
@@ -129,7 +141,8 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     as_of = float(r.finished_at[done].max())
     actual = r.finished_at[done] - r.arrived_at[done]
     stays = [stay(r, pool, dead)[0] for pool in pools]
-    old = frozen(stays, list(PRESETS[preset][-len(pools) :]), [done] * len(pools), actual)
+    # it has no reason beside it to be drawn hollow by, so of too few requests there is none
+    old = frozen(stays, list(PRESETS[preset][-len(pools) :]), [done] * len(pools), actual) if len(done) >= MIN_FINISHED else None
     for stage in [*pools, "first"]:
         if stage not in memory.curves:
             missing = Estimate(
@@ -254,6 +267,8 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
         notes.append(f"knee: {n_star.withheld}")
     if a.poa.withheld:
         notes.append(f"poa: {a.poa.withheld}")
+    if 0 < a.poa.n < MIN_FINISHED:
+        notes.append(f"poa_frozen: {a.poa.n} finished < {MIN_FINISHED}")
     if a.ttft.withheld and a.ttft.withheld != a.poa.withheld:
         notes.append(f"poa_ttft: {a.ttft.withheld}")
     if a.lost and a.lost.cache_miss_s is None:

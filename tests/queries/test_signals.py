@@ -279,6 +279,13 @@ def test_few_in_flight_make_poa_hollow() -> None:
     assert re.fullmatch(r"[23]\.\d in flight on average < 5", withheld)
 
 
+def test_the_frozen_estimate_of_too_few_is_none() -> None:
+    """One request each 5 s leaves six finished in the window: there is no frozen estimate, which could not be drawn hollow."""
+    row = row_at(made(spacing=5.0))
+    assert row["poa_frozen"] is None
+    assert f"poa_frozen: {row['poa_n']} finished < 8" in row["quality"]
+
+
 def test_an_aggregated_deployment_has_one_pool() -> None:
     """No prefill stage: PoA and knee from the one pool; the prefill queue and the transfer are None and say why."""
     requests = made(prefill=False, spacing=0.25)
