@@ -146,7 +146,7 @@ class Collector:
         return {
             "messages_total": self.nats.counters["messages_total"],
             "unreadable_messages_total": by_kind.get("unreadable", 0),
-            "lost_messages_total": by_kind.get("lost messages", 0),
+            "lost_messages_total": by_kind.get("lost", 0),
             "dropped_messages_total": self.nats.counters["dropped_total"],
             "nats_connects_total": self.nats.counters["connects_total"],
             "callback_errors_total": self.nats.counters["errors_total"],

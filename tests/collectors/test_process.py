@@ -15,8 +15,12 @@ import msgspec
 import nats
 import pytest
 
-from collectors.process import signals_subject
+from collectors.capture import Reader
+from collectors.importer import feed
+from collectors.process import Collector, signals_subject
+from collectors.wire import parse_subject
 from controller import protocol
+from poascope.settings import Settings
 from queries import named
 from store import Store
 from tests.collectors.playback import play
@@ -203,3 +207,16 @@ async def test_control_is_recorded_from_the_bucket(nats_server: NatsServer, bus:
 def test_signals_go_where_the_control_protocol_says(deployment: str) -> None:
     """The collector and the controller spell a deployment's subject alike."""
     assert signals_subject(deployment) == protocol.signals_subject(deployment)
+
+
+def test_lost_messages_are_counted_for_prometheus() -> None:
+    """What `gaps` says was lost is what `lost_messages_total` of /metrics says."""
+    collector = Collector(Settings(api_port=0, store=":memory:"))
+    lines = [line for line in Reader(CAPTURE) if line.subject and parse_subject(line.subject).topic == "active_sequences_events"]
+    for line in lines[:300] + lines[307:600]:
+        collector.core.advance(line.t)
+        feed(collector.core, line)
+    lost = sum(collector.core.take()["gaps"]["count"].to_pylist())
+    assert collector.counters()["lost_messages_total"] == lost == 7
+    collector.store.close()
+    collector.listener.close()
