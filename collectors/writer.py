@@ -28,6 +28,7 @@ class Writer:
     def __init__(self, store: Store, take: Callable[[], Tables], dropped: Callable[[], int], on_gap: OnGap) -> None:
         self._store, self._take, self._dropped, self._on_gap = store, take, dropped, on_gap
         self._waiting: Tables = {}
+        self._writing: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._drops: tuple[float, int] | None = None
         self._dropped_before = 0
@@ -51,7 +52,15 @@ class Writer:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write everything there is; on failure it is kept, `trouble` says why, and the next flush tries it again."""
+        """Write everything there is; on failure it is kept, `trouble` says why, and the next flush tries it again.
+
+        A thread cannot be cancelled: a write whose caller was goes on, and the next flush waits for it, or its rows would be there twice.
+        """
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
         if not self._waiting:
             self._waiting = self._take()
         self._note_drops()

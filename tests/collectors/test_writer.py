@@ -120,3 +120,32 @@ def test_only_the_rows_own_fault_is_final(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.duckdb") as store, pytest.raises(PoascopeError) as failed:
         store.append_all({"gaps": gap_rows(1), "nonsense": gap_rows(1)})
     assert type(failed.value.__cause__).__name__ == "CatalogException"
+
+
+async def test_a_write_whose_task_is_cancelled_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end the writer is cancelled while a thread still writes; the last flush waits for it, and every row is there once."""
+    source, begun, release = Source(), threading.Event(), threading.Event()
+    with Store.open(":memory:") as store:
+        append_all = store.append_all
+
+        def slow(tables: dict[str, pa.Table]) -> None:
+            begun.set()
+            release.wait()
+            append_all(tables)
+
+        monkeypatch.setattr(store, "append_all", slow)
+        writer = source.writer(store)
+        source.waiting = {"gaps": gap_rows(3)}
+        running = asyncio.create_task(writer.run())
+        writer.wake()
+        await asyncio.to_thread(begun.wait)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        source.waiting = {"gaps": gap_rows(2)}
+        last = asyncio.create_task(writer.flush())
+        await asyncio.sleep(0)
+        release.set()
+        await last
+        await writer.flush()
+        with store.cursor() as cursor:
+            assert named.gaps(cursor).num_rows == writer.rows == 5
