@@ -77,7 +77,7 @@ class Reader:
             line = _line.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             line = None
-        if line is not None and line.src in ("nats", "metrics", "gap") and 0 <= line.t < 2**33:
+        if line is not None and line.src in ("nats", "metrics", "gap") and _possible(line):
             return line
         try:
             # A client's or a phase's line has fields of its own shape: told from a damaged one by its source alone.
@@ -86,6 +86,12 @@ class Reader:
             source = "nats"
         self.counts["damaged" if source in ("nats", "metrics", "gap") else f"skipped {source[:40]}"] += 1
         return None
+
+
+def _possible(line: Line) -> bool:
+    """Whether the store can hold its times and its count."""
+    times = (line.t, line.since or 0.0, line.until or 0.0)
+    return all(0 <= t < 2**33 for t in times) and 0 <= (line.count or 0) < 2**63
 
 
 class Recorder:

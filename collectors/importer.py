@@ -15,7 +15,7 @@ from poascope.errors import PoascopeError
 from poascope.settings import Settings
 from store import Store
 
-LINES_PER_TAKE = 20_000
+ROWS_PER_TAKE = 20_000  # far below what the core keeps before it refuses rows: a line of metrics alone brings hundreds
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def _tables(reader: Reader, settings: Settings, done: Imported, now: datetime) -
         core.advance(line.t)
         feed(core, line)
         used += 1
-        if used % LINES_PER_TAKE == 0:
+        if len(core.rows) >= ROWS_PER_TAKE:
             yield from _taken(core, done)
     done.truncated = reader.truncated
     if not used:

@@ -99,3 +99,29 @@ def test_ids_survive_to_the_last_digit(tmp_path: Path) -> None:
         told = [json.loads(line)["nvext"]["worker_id"] for line in file if '"src":"client"' in line]
     for worker in {str(w[f"{role}_worker_id"]) for w in told for role in ("prefill", "decode")}:
         assert f",{worker}," in text
+
+
+def test_a_recording_of_metrics_alone_is_read_whole(tmp_path: Path) -> None:
+    """Lines that bring many rows each fill no buffer: every sample of a long recording of an idle cluster is in the store."""
+    lines, series = 1100, 200
+    body = "".join(f'dynamo_frontend_queued_requests{{model="{i}"}} 0\n' for i in range(series))
+    path, store = tmp_path / "idle.jsonl.gz", tmp_path / "a.duckdb"
+    with gzip.open(path, "wt", compresslevel=1) as file:
+        file.writelines(
+            json.dumps({"t": 1e9 + 5 * i, "src": "metrics", "target": "http://f:8000", "body": body}) + "\n" for i in range(lines)
+        )
+    code, said = run("import", path, "--store", store, "--json")
+    done = json.loads(said)
+    assert code == 0 and done["rows"]["metric_samples"] == lines * series
+    assert done["counts"]["rows:dropped"] == 0
+
+
+def test_a_gap_that_no_table_can_hold_is_damage(tmp_path: Path) -> None:
+    """Times and counts out of any range are counted as damaged, and stop nothing."""
+    path = tmp_path / "odd.jsonl"
+    gap = {"t": 1e9, "src": "gap", "target": "nats", "kind": "disconnected", "since": 1e9, "until": 1e9}
+    odd = [gap, gap | {"since": 1e300}, gap | {"until": -1e300}, gap | {"count": -1}, gap | {"count": 2**63}]
+    path.write_text("\n".join(json.dumps(line) for line in odd))
+    code, said = run("import", path, "--store", tmp_path / "a.duckdb", "--json")
+    done = json.loads(said)
+    assert code == 0 and done["rows"] == {"gaps": 1} and done["notable"] == {"damaged": 4}
