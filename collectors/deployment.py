@@ -13,10 +13,9 @@ from collectors.prefix import Prefixes
 from collectors.wire import Load, Step
 from poascope.settings import Profile, Settings
 from queries.signals import Memory
-from queries.window import Metrics, Quantile, Requests, Window
+from queries.window import HISTORY_N, HISTORY_S, Metrics, Quantile, Requests, Window
 
 Worker = tuple[int, int]
-HISTORY_S, HISTORY_N = 1800.0, 2000
 TTFT_WINDOW_S, ITL_WINDOW_S = 60.0, 30.0
 MAX_STEPS = 100_000
 NEWEST_S = 5.0
@@ -138,6 +137,7 @@ class Deployment:
         return found
 
     def ended(self, routed: Routed) -> None:
+        routed.request.source.token_sequence = None  # read for its overlaps by now, and most of what a long prompt weighs
         self.recent.append(routed)
         if not routed.request.lost:
             self.history.append(routed)
@@ -157,6 +157,10 @@ class Deployment:
             del self.routers[router]
         while self.worker_seen and next(iter(self.worker_seen.values())) < now - WORKER_FORGOTTEN_S:
             (component, worker), _ = self.worker_seen.popitem(last=False)
+            if self.assembler.inflight[component, worker] > 0:
+                # It still holds requests: were their count forgotten, their ends would take it below zero.
+                self.saw_worker(component, worker, now)
+                continue
             self.assembler.inflight.pop((component, worker), None)
             self.component_of.pop(worker, None)
             self.prefixes.drop(worker)

@@ -58,7 +58,7 @@ SCHEMAS: dict[str, Any] = {
 }  # fmt: skip
 _TIMES = {table: {f.name for f in schema if f.type == _TS} for table, schema in SCHEMAS.items()}
 
-# What may wait for a writer that stalls; past it the oldest rows of high-volume tables go first, and are counted.
+# Rows of one table that may wait for a writer that stalls; past it new ones are refused, and counted.
 MAX_ROWS = 200_000
 
 

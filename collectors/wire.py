@@ -343,7 +343,7 @@ def _step(payload: bytes) -> Step:
         raise _Refused("worker id is no number")
     queued, running = said.queued_requests, said.scheduled_requests
     counts = (running.num_prefill_requests, running.num_decode_requests, queued.num_prefill_requests + queued.num_decode_requests)
-    if min(counts) < 0 or max(counts) > U32 or not 0 <= said.wall_time < 3600:
+    if min(counts) < 0 or max(counts[0] + counts[1], counts[2]) > U32 or not 0 <= said.wall_time < 3600:
         raise _Refused("step out of range")
     return Step(_worker(int(said.worker_id), said.dp_rank), said.wall_time, *counts)
 

@@ -170,3 +170,26 @@ def test_what_another_worker_held_is_known_where_hashes_agree(monkeypatch: pytes
     last = windows("aggregated-1.4.2", monkeypatch)[-1].history
     own, best = last.overlap_blocks, last.best_overlap_blocks
     assert best is not None and len(best) == 54 and (best >= own).all() and (best > own).any()
+
+
+def test_a_worker_that_holds_requests_is_not_forgotten() -> None:
+    """However long ago it was routed to: its count would go below zero when they end, and no table holds a negative one."""
+    deployment = Deployment("d", Settings(lost_after_s=86_400))
+    deployment.assembler.add(0.0, "backend", Added("r", BIG, 1, 16, 0, None, None))
+    deployment.saw_worker("backend", BIG, 0.0)
+    deployment.forget(700.0)
+    assert ("backend", BIG) in deployment.worker_seen
+    deployment.assembler.free(701.0, "backend", Freed("r", BIG))
+    assert deployment.assembler.inflight["backend", BIG] == 0
+    deployment.forget(1400.0)
+    assert not deployment.worker_seen and not deployment.assembler.inflight
+
+
+def test_a_finished_request_keeps_no_hashes() -> None:
+    """Thousands of finished requests are remembered; the hashes of their prompts, the most of them, are not."""
+    core = Core(Settings())
+    for line in Reader(CAPTURES / "aggregated-1.4.2.jsonl.gz"):
+        core.advance(line.t)
+        feed(core, line)
+    (deployment,) = core.deployments.values()
+    assert deployment.history and all(routed.request.source.token_sequence is None for routed in deployment.history)

@@ -76,12 +76,20 @@ def test_ids_keep_all_their_bits() -> None:
 
 def test_what_cannot_be_is_refused_with_a_reason() -> None:
     """Numbers that no u64 holds, unknown subjects, topics and shapes give a reason and a subject pattern without names."""
+    many = {"num_prefill_requests": 2**32 - 1, "num_decode_requests": 1}
+    step = {"worker_id": 1, "wall_time": 0.02, "scheduled_requests": many, "queued_requests": {}}
     kv = json.dumps({"worker_id": 2**64, "event": {"event_id": 1, "data": "cleared"}}).encode()
     cases = [
         ("namespace-secret-component-b-kv-events.kv-events", kv, "namespace-*-component-*-kv-events.kv-events", "worker id out of range"),
         ("namespace.d.component.c.endpoint.e.news", b"x", "namespace.*.component.*.endpoint.e.news", "unknown topic"),
         ("orders.new", b"", "orders.>", "unknown subject"),
         ("namespace.d.kv_metrics", envelope({"worker_id": "x"}), "namespace.*.kv_metrics", "other shape: Expected `int`, got `str`"),
+        (
+            "namespace.d.component.c.endpoint.e.forward-pass-metrics",
+            envelope(step),
+            "namespace.*.component.*.endpoint.e.forward-pass-metrics",
+            "step out of range",
+        ),
         ("namespace.d.kv_metrics", b"\xc1", "namespace.*.kv_metrics", "corrupt bytes"),
     ]
     for subject, data, pattern, reason in cases:
