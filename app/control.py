@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from controller import bus
+from poascope.addresses import without_password
 from poascope.errors import PoascopeError
 from poascope.settings import Settings
 
@@ -32,7 +33,7 @@ class Control:
                 self._lost(str(error))
             except Exception as error:
                 log.exception("dash: reading the bucket failed")
-                self._lost(f"NATS: {self.url} - {error}")
+                self._lost(f"NATS: {without_password(self.url)} - {error}")
             await asyncio.sleep(1)
 
     def _lost(self, problem: str) -> None:

@@ -9,11 +9,9 @@ import contextlib
 import gc
 import gzip
 import hmac
-import ipaddress
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from http.cookies import SimpleCookie
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -21,7 +19,7 @@ import plotly
 import streamlit as st
 import uvicorn
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,21 +28,14 @@ from streamlit import config
 from app import here, payload, theme
 from app.control import Control
 from app.data import Collector, Feed
+from poascope.addresses import OwnHost, is_loopback
 from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Settings
 
 COOKIE = "poascope_dash"
 BUNDLE = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+MAX_AFTER_MS = 10**13  # the year 2286
 FOREVER = "public, max-age=31536000, immutable"
-
-
-def loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +52,8 @@ class Guard:
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         query = parse_qs(scope["query_string"].decode("latin-1"))
         asked = query.get("token", [""])[0]
-        jar = SimpleCookie(headers.get("cookie", ""))
-        held = jar[COOKIE].value if COOKIE in jar else headers.get("authorization", "").removeprefix("Bearer ")
+        # Starlette's parser: the standard one gives up at a cookie it does not like, and any server of this host may have set that.
+        held = cookie_parser(headers.get("cookie", "")).get(COOKIE) or headers.get("authorization", "").removeprefix("Bearer ")
         if self._is(held):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -95,6 +86,8 @@ def routes(feed: Feed) -> list[Route]:
             range_s, after = int(asked.get("range", "300")), int(asked["after"]) if asked.get("after") else None
         except ValueError:
             return JSONResponse({"error": "range and after: whole numbers"}, status_code=400)
+        if after is not None and not 0 <= after < MAX_AFTER_MS:
+            return JSONResponse({"error": "after: the cursor of an answer, in Unix milliseconds"}, status_code=400)
         look = asked.get("theme", "light")
         if range_s not in payload.RANGES or look not in theme.THEMES:
             return JSONResponse({"error": f"range: one of {', '.join(map(str, payload.RANGES))}; theme: light or dark"}, status_code=400)
@@ -110,7 +103,7 @@ def routes(feed: Feed) -> list[Route]:
 
 def build(settings: Settings) -> st.App:
     """The ASGI app. Raises Misconfigured when others could reach it without a token."""
-    if not loopback(settings.dash_host) and not settings.dash_token:
+    if not is_loopback(settings.dash_host) and not settings.dash_token:
         raise Misconfigured(f"dash_host: {settings.dash_host} - not loopback, so dash_token must be set")
     for option, value in theme.streamlit_options().items():
         config.set_option(option, value)
@@ -136,8 +129,9 @@ def build(settings: Settings) -> st.App:
             await asyncio.gather(*tasks, return_exceptions=True)
             await feed.collector.client.aclose()
 
-    guard = [Middleware(Guard, token=settings.dash_token)] if settings.dash_token else []
-    return st.App(Path(__file__).parent / "main.py", routes=routes(feed), middleware=guard, lifespan=lifespan)
+    token = settings.dash_token
+    guard = Middleware(Guard, token=token) if token else Middleware(OwnHost, remedy="set dash_token and open it with ?token=")
+    return st.App(Path(__file__).parent / "main.py", routes=routes(feed), middleware=[guard], lifespan=lifespan)
 
 
 def serve(settings: Settings) -> None:

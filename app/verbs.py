@@ -1,3 +1,5 @@
+"""`poascope dash`."""
+
 import typer
 
 from poascope.settings import Settings

@@ -1,7 +1,6 @@
 """The read API: named queries over the collector's own store, and what the collector says of itself."""
 
 import asyncio
-import ipaddress
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -15,11 +14,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from poascope.addresses import OwnHost, is_loopback
 from poascope.errors import Misconfigured, PoascopeError
 from queries import named
 from queries.render import arrow_chunks, csv_chunks, json_chunks
@@ -64,7 +65,8 @@ def application(
             Route("/healthz", lambda request: JSONResponse({"status": "ok"})),
             Route("/readyz", guarded(readyz)),
             Route("/metrics", guarded(lambda request: Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST))),
-        ]
+        ],
+        middleware=[] if token else [Middleware(OwnHost, remedy="set api_token and send it")],
     )
 
 
@@ -171,7 +173,7 @@ class _Own:
 
 def listen(host: str, port: int, token: str) -> socket.socket:
     """A listening socket for the API. Raises Misconfigured off loopback without a token, PoascopeError when the port is taken."""
-    if not token and not _loopback(host):
+    if not token and not is_loopback(host):
         raise Misconfigured(f"api_host: {host} - not loopback, so anyone there could read; set api_token (POASCOPE_API_TOKEN) as well")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -184,13 +186,6 @@ def listen(host: str, port: int, token: str) -> socket.socket:
         listener.close()
         raise PoascopeError(f"api_port: {host}:{port} - {error.strerror}; choose another with --api-port") from error
     return listener
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _accepted(accept: str) -> str:

@@ -21,6 +21,7 @@ from collectors.metrics import Readings, parse_series, parse_text
 from collectors.metrics_source import FAILURES, bases, by_target, fetch_samples
 from collectors.nats_source import BUCKET, EVENTS
 from collectors.wire import Unreadable, decode
+from poascope.addresses import without_password
 from poascope.errors import PoascopeError
 from poascope.settings import Settings
 from store import Store
@@ -74,12 +75,15 @@ async def _nats(settings: Settings, listen_s: float, http: httpx.AsyncClient, be
             )
     except (NatsError, OSError, TimeoutError) as error:
         yield Finding(
-            "nats", "down", f"{settings.nats_url} - {str(error) or type(error).__name__}", "start nats-server, or name it: --nats URL"
+            "nats",
+            "down",
+            f"{without_password(settings.nats_url)} - {str(error) or type(error).__name__}",
+            "start nats-server, or name it: --nats URL",
         )
         return
     try:
         version = client.connected_server_version
-        yield Finding("nats", "ok", f"{settings.nats_url}, version {version.major}.{version.minor}.{version.patch}")
+        yield Finding("nats", "ok", f"{without_password(settings.nats_url)}, version {version.major}.{version.minor}.{version.patch}")
         yield await _jetstream(client)
         yield await _controller(client)
         heard = await _listen(client, listen_s)
@@ -183,7 +187,7 @@ async def _target(http: httpx.AsyncClient, base: str) -> Finding:
 
 
 async def _prometheus(settings: Settings) -> Finding:
-    url = settings.prometheus_url
+    url, shown = settings.prometheus_url, without_password(settings.prometheus_url)
     if not url:
         told = "targets are scraped directly" if bases(settings) else "no metrics at all: ITL and queue stay without data"
         return Finding(
@@ -192,12 +196,12 @@ async def _prometheus(settings: Settings) -> Finding:
     try:
         targets = by_target(await asyncio.to_thread(fetch_samples, url), bases(settings))
     except (RequestException, PrometheusApiClientException, ValueError) as error:
-        return Finding("prometheus", "down", f"{url} - {error}", "start it, or name it: --prometheus URL")
+        return Finding("prometheus", "down", f"{shown} - {error}", "start it, or name it: --prometheus URL")
     if not targets:
         return Finding(
-            "prometheus", "missing", f"{url} - has none of Dynamo's metrics", "add the frontends and workers to its scrape_configs"
+            "prometheus", "missing", f"{shown} - has none of Dynamo's metrics", "add the frontends and workers to its scrape_configs"
         )
-    return Finding("prometheus", "ok", f"{url}, targets {', '.join(sorted(targets))}")
+    return Finding("prometheus", "ok", f"{shown}, targets {', '.join(sorted(targets))}")
 
 
 def _store(settings: Settings) -> Finding:

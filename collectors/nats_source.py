@@ -15,6 +15,7 @@ from nats.errors import SlowConsumerError
 from nats.js.errors import NotFoundError
 from nats.js.kv import KV_OP
 
+from poascope.addresses import without_password
 from poascope.errors import Misconfigured
 
 log = logging.getLogger("poascope.collect")
@@ -38,7 +39,8 @@ class NatsSource:
     def __init__(self, url: str, credentials: str, on_message: OnMessage, on_recall: OnMessage, on_gap: OnGap, told_until: float) -> None:
         if credentials and not Path(credentials).is_file():
             raise Misconfigured(f"nats_credentials: {credentials} - no such file")
-        self.url, self._credentials = url, credentials
+        self._url, self._credentials = url, credentials
+        self.shown = without_password(url)
         self._on_message, self._on_recall, self._on_gap = on_message, on_recall, on_gap
         self._told_until = told_until
         self._client = Client()
@@ -63,7 +65,7 @@ class NatsSource:
             self._lost_at = self._lost_at or time.time()  # waiting for a server that is not there yet is a gap as well
         try:
             await self._client.connect(
-                self.url,
+                self._url,
                 name="poascope collect",
                 user_credentials=self._credentials or None,
                 no_echo=True,
@@ -144,7 +146,7 @@ class NatsSource:
         self.counters["connects_total"] += 1
         self.down_since = self._lost_at = self._left_at = None
         self.trouble = ""
-        log.info("NATS: %s - connected", self.url)
+        log.info("NATS: %s - connected", self.shown)
 
     async def _reconnected(self) -> None:
         self._up()
@@ -161,7 +163,7 @@ class NatsSource:
             self.down_since = now = time.time()
             # A link that went silent is noticed only when its pings stay unanswered: what was missed began with the silence.
             self._lost_at = max(self.heard_at or 0.0, now - PING_S * PINGS)
-            log.warning("NATS: %s - disconnected, trying again", self.url)
+            log.warning("NATS: %s - disconnected, trying again", self.shown)
 
     async def _error(self, error: Exception) -> None:
         if isinstance(error, SlowConsumerError):
@@ -172,7 +174,7 @@ class NatsSource:
         if isinstance(error, NatsError | OSError) or not self._client.is_connected:
             said = str(error) or type(error).__name__
             if said != self.trouble:
-                log.warning("NATS: %s - %s", self.url, said)
+                log.warning("NATS: %s - %s", self.shown, said)
             self.trouble = said
             return
         self.counters["errors_total"] += 1

@@ -32,9 +32,11 @@ def _source(name: str, state: str, at: float | None, now: float, detail: str = "
 def _nats(collector: "Collector", now: float) -> Source:
     nats = collector.nats
     if nats.down_since is None:
-        return _source("nats", "ok", nats.heard_at, now, nats.url)
+        return _source("nats", "ok", nats.heard_at, now, nats.shown)
     why = f" ({nats.trouble})" if nats.trouble else ""
-    return _source("nats", "down", nats.heard_at, now, f"{nats.url} - no connection{why}; trying again every second (--nats names another)")
+    return _source(
+        "nats", "down", nats.heard_at, now, f"{nats.shown} - no connection{why}; trying again every second (--nats names another)"
+    )
 
 
 def _store(collector: "Collector", now: float) -> Source:

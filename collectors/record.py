@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoServersError
 
 from collectors.capture import Line, Recorder
+from poascope.addresses import without_password
 from poascope.errors import Unreachable
 from poascope.settings import Settings
 
@@ -53,7 +54,9 @@ async def record(settings: Settings, out: Recorder, seconds: float | None, start
     try:
         client = await asyncio.wait_for(connecting, CONNECT_S)
     except (OSError, NoServersError, TimeoutError) as error:
-        raise Unreachable(f"nats: {settings.nats_url} - does not answer; start it, or name another with --nats-url") from error
+        raise Unreachable(
+            f"nats: {without_password(settings.nats_url)} - does not answer; start it, or name another with --nats-url"
+        ) from error
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

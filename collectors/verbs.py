@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from poascope.addresses import without_password
 from poascope.settings import Settings
 from poascope.verbs import verb
 
@@ -27,7 +28,7 @@ def collect(settings: Settings) -> None:
     from collectors.process import Collector, serve
 
     def started(collector: Collector) -> None:
-        typer.echo(f"collecting from {settings.nats_url} into {settings.store}; read API on {collector.url}", err=True)
+        typer.echo(f"collecting from {without_password(settings.nats_url)} into {settings.store}; read API on {collector.url}", err=True)
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -67,7 +68,10 @@ def record(
     from collectors.record import record as run
 
     def started() -> None:
-        typer.echo(f"recording {settings.nats_url} and {len(settings.scrape)} metrics targets into {out}; stop with Ctrl-C", err=True)
+        typer.echo(
+            f"recording {without_password(settings.nats_url)} and {len(settings.scrape)} metrics targets into {out}; stop with Ctrl-C",
+            err=True,
+        )
 
     with Recorder(out) as recorder:
         asyncio.run(run(settings, recorder, seconds, started))

@@ -5,7 +5,6 @@ Nothing is cached: every answer is read from the bucket, so a restart, a reconne
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from controller.protocol import (
     target_key,
     token,
 )
+from poascope.addresses import without_password
 from poascope.errors import PoascopeError, Unreachable
 
 log = logging.getLogger("poascope.bus")
@@ -333,7 +333,7 @@ async def connect(url: str, credentials: str = "", *, patient: bool = False) -> 
     While the server is away writes fail instead of waiting in a buffer: an intent that comes through minutes later is a surprise.
     """
     client = Client()
-    shown = re.sub(r"//[^/@]*@", "//", url)
+    shown = without_password(url)
     bus: Bus | None = None
     last = ""
 

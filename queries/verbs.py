@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from poascope.addresses import without_password
 from poascope.errors import Misconfigured
 from poascope.settings import Settings
 from poascope.verbs import verb
@@ -95,9 +96,9 @@ def export(
         "python": platform.python_version(),
         "duckdb": duckdb.__version__,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "source": url or store,
+        "source": _shown(url or store),
         "span": span,
-        "settings": {key: value for key, value in asdict(settings).items() if key not in SECRETS},
+        "settings": {key: _shown(value) for key, value in asdict(settings).items() if key not in SECRETS},
     }
     if url:
         tables = write_bundle(out, lambda name: remote.read(url, settings.api_token, name, span), about)
@@ -114,6 +115,15 @@ def export(
         typer.echo(json.dumps({"out": str(out), "tables": tables}))
     else:
         typer.echo(f"{out}: " + ", ".join(f"{about['rows']} {name}" for name, about in tables.items()))
+
+
+def _shown(value: Any) -> Any:
+    """A setting as others may see it: a bundle is made to be passed on."""
+    if isinstance(value, str):
+        return without_password(value)
+    if isinstance(value, dict):
+        return {key: _shown(inner) for key, inner in value.items()}
+    return [_shown(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def one_of(store: str | None, url: str | None) -> None:

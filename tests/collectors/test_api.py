@@ -38,7 +38,7 @@ def store() -> AsyncIterator[Store]:
 
 
 def client(app: Starlette, **given: Any) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://collector", **given)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", **given)
 
 
 async def test_rows_come_as_arrow_json_or_csv(store: Store) -> None:
@@ -89,6 +89,13 @@ async def test_a_token_guards_all_but_liveness(store: Store) -> None:
             assert (await http.get(path, headers={"authorization": "Bearer wrong"})).status_code == 401
             assert (await http.get(path, headers={"authorization": "Bearer sésame".encode()})).status_code == 200
         assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_without_a_token_only_loopback_names_are_answered(store: Store) -> None:
+    """A page whose name was pointed at this machine reads nothing; behind a token its name does not matter."""
+    for token, status in (("", 403), ("t", 200)):
+        async with client(application(store, lambda: READY, dict, token), headers={"authorization": "Bearer t"}) as http:
+            assert (await http.get("/query", headers={"host": "evil.example"})).status_code == status
 
 
 async def test_readiness_and_counters_are_what_the_collector_says(store: Store) -> None:

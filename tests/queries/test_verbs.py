@@ -74,8 +74,12 @@ def test_a_file_and_a_running_collector_print_the_same_bytes(path: Path, url: st
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_bundle_holds_the_slice_and_proves_itself(path: Path, url: str, tmp_path: Path, live: bool) -> None:
+def test_a_bundle_holds_the_slice_and_proves_itself(
+    path: Path, url: str, tmp_path: Path, live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An export opens like a store and holds the slice alone; its checksums are those of the queries' output; no secret is in it."""
+    monkeypatch.setenv("NATS_SERVER", "nats://me:secret@nats:4222")
+    monkeypatch.setenv("POASCOPE_SCRAPE", "http://frontend:8000,http://me:secret@worker:8081")
     out = tmp_path / "bundle.duckdb"
     source = ("--url", url) if live else ("--store", path)
     made = invoke("export", *source, "--api-token", "secret", "--from", "1970-01-01T00:00:01Z", "--to", "2", "--out", out, "--json")
@@ -90,6 +94,7 @@ def test_a_bundle_holds_the_slice_and_proves_itself(path: Path, url: str, tmp_pa
         manifest = dict(bundle.execute("SELECT key, value FROM manifest").fetchall())
     assert {"poascope", "schema", "settings", "span", "tables"} <= set(manifest)
     assert "secret" not in "".join(manifest.values())
+    assert "nats://nats:4222" in manifest["settings"] and "http://worker:8081" in manifest["settings"]
     again = invoke("export", *source, "--api-token", "secret", "--out", out)
     assert (again.exit_code, "exists" in again.output) == (2, True)
     assert not list(tmp_path.glob("*.part*"))
