@@ -153,7 +153,7 @@ class Feed:
         task = self._answers.get(key)
         if task is None:
             task = self._answers[key] = asyncio.create_task(self._compose(chosen, range_s, theme, after, points))
-        body = await task
+        body = await asyncio.shield(task)  # others may wait for the same answer
         now = self.clock()
         due_ms = max(0.0, self.ticked_at + 1 - now) * 1e3
         return b'{"now":%.3f,"next_ms":%.0f,' % (now, due_ms) + body[1:]
@@ -163,7 +163,7 @@ class Feed:
         if not points or deployment is None or self.down_since is not None:
             return payload.encode(body)
         step = payload.RANGES[range_s]
-        start = after / 1e3 if after else self.clock() - range_s
+        start = max((after or 0) / 1e3, self.clock() - range_s)  # of a tab that slept, only what its range still shows
         bounds = {"deployment": deployment, "from": start}
         try:
             signals, inflight, decisions = await asyncio.gather(

@@ -88,6 +88,33 @@ async def test_long_ranges_come_binned(api: Api) -> None:
     await dash.collector.client.aclose()
 
 
+async def test_a_tab_that_slept_gets_what_its_range_shows(api: Api) -> None:
+    """A cursor from long ago asks for no more than a new viewer does."""
+    clock = Clock()
+    for i in range(900):
+        api.signal(NOW - 900 + i, ttft_p99_s=0.1)
+    dash = feed(api.port, clock)
+    await dash.tick()
+    woken = await ask(dash, int(NOW - 900) * 1000)
+    assert "figures" not in woken and len(series(woken, "ttft", "ttft_p99")) == 300
+    await dash.collector.client.aclose()
+
+
+async def test_a_viewer_who_leaves_takes_no_answer_along(api: Api) -> None:
+    """Two wait for the same answer and one goes away: the other still gets it."""
+    api.signal(NOW - 1)
+    dash = feed(api.port, Clock())
+    await dash.tick()
+    await ask(dash)
+    await dash.tick()
+    first, second = (asyncio.create_task(ask(dash, int(NOW - 1) * 1000)) for _ in range(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second)["source"]["state"] == "ok"
+    await dash.collector.client.aclose()
+
+
 async def test_a_dead_collector_is_said_and_the_page_recovers(api: Api) -> None:
     """While the collector is away the last numbers stay with their time; afterwards data come again."""
     clock = Clock()
