@@ -6,7 +6,8 @@ STYLE = """
 [data-testid="stDecoration"], [data-testid="stStatusWidget"], [data-testid="stAppDeployButton"], footer { display: none !important; }
 [data-testid="stMainBlockContainer"] { padding: 1.1rem 1.6rem 2rem; max-width: 2200px; }
 [data-testid="stMain"] [data-testid="stVerticalBlock"] { gap: .7rem; }
-[data-testid="stSidebarHeader"] { height: 2.25rem; min-height: 2.25rem; padding-top: .4rem; margin-bottom: 0; }
+[data-testid="stSidebarHeader"] { height: 2.25rem; min-height: 2.25rem; padding-top: .4rem; margin-bottom: .7rem; }
+[data-testid="stSidebarHeader"]::before { content: "poascope"; font-size: 15px; font-weight: 600; letter-spacing: .02em; margin-right: auto; padding-left: .5rem; }
 [data-testid="stSidebarContent"] { padding: 0 .7rem; }
 [data-testid="stSidebarContent"] [data-testid="stSidebarUserContent"] { padding: 0 .5rem 1.5rem; }
 [data-testid="stSidebar"] [data-testid="stHtml"] { padding: 0; }
@@ -16,7 +17,6 @@ STYLE = """
 [data-testid="stWidgetLabel"] p { font-size: .8rem; }
 [data-stale="true"] { opacity: 1 !important; transition: none !important; }
 .po-title { font-size: 15px; font-weight: 600; margin: 0; padding: 0; }
-.po-note { font-size: 12.5px; line-height: 1.4; margin: 0; opacity: .7; }
 .po-note { font-size: 12.5px; line-height: 1.4; margin: 0; opacity: .7; }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 2.3rem .8rem 1.5rem; }

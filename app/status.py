@@ -140,7 +140,7 @@ def _regime(rows: Sequence[Row], row: Row, at: float | None) -> Tile:
     regime, ewma, tau, omega = row.get("regime"), number(row.get("ttft_ewma_s")), number(row.get("tau")), number(row.get("omega"))
     known = isinstance(regime, str) and regime != "unknown"
     since = next((r["at"] for r in reversed(rows) if r.get("regime") != regime), None)
-    steady = "" if since is None or at is None else f"{at - since:.0f} s"
+    steady = "" if since is None or at is None else f"for {at - since:.0f} s"
     parts = [
         f"EWMA {span(ewma)}" if ewma is not None else reason(row, "regime", "ttft_ewma", "ttft"),
         f"τ {tau:g} ω {omega:g}" if tau is not None and omega is not None else "",

@@ -7,6 +7,7 @@ import pandas as pd
 from app.charts.frame import label, number, time_ms
 from app.theme import LIGHT, Theme
 
+ABOVE = 1.08  # a little higher than the plot, so that the regime's name stands above the lines
 TRAFFIC = ("inflight", "arrivals_per_s", "finished_per_s")
 
 
@@ -32,7 +33,7 @@ def spans(frame: pd.DataFrame) -> list[tuple[str, int, int]]:
 
 
 def shapes(frame: pd.DataFrame, theme: Theme = LIGHT) -> list[dict[str, Any]]:
-    """The spans as Plotly shapes named `band:<regime>`, full height, under the data."""
+    """The spans as Plotly shapes named `band:<regime>`, the plot's height and a little more, under the data."""
     return [
         {
             "type": "rect",
@@ -43,14 +44,14 @@ def shapes(frame: pd.DataFrame, theme: Theme = LIGHT) -> list[dict[str, Any]]:
             "x0": x0,
             "x1": x1,
             "y0": 0,
-            "y1": 1,
+            "y1": ABOVE,
             "line": {"width": 0},
             "fillcolor": theme.band.get(kind, theme.band["unknown"]),
             "label": {
                 "text": "" if kind == "below" else kind,
                 "textposition": "top left",
                 "font": {"size": 10, "color": theme.muted},
-                "padding": 3,
+                "padding": 2,
             },
         }
         for kind, x0, x1 in spans(frame)

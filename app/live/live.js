@@ -463,7 +463,7 @@ class View {
       shapes: [...layout.shapes, ...common],
       annotations: empty ? [{ name: "nothing", text: "no data", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5, font: { size: 13 } }] : [],
       showlegend: false,
-      margin: { ...layout.margin, t: 8 },
+      margin: { ...layout.margin, t: 18 },
     };
     Plotly.react(plot.node, data.map((t) => ({ ...t, visible: !plot.hidden.has(t.uid === "poa_core" ? "poa_withheld" : t.uid) })), full, { displayModeBar: false, doubleClick: false, responsive: false });
     plot.reset.hidden = this.zoom === null;

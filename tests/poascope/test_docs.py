@@ -31,7 +31,8 @@ def test_readme_names_verbs_that_exist() -> None:
     """Each `poascope VERB` and `make TARGET` in the README is one; "poascope is" in a sentence is none."""
     readme = (ROOT / "README.md").read_text()
     known = (ROOT / "docs" / "cli.md").read_text()
-    for verb in re.findall(r"(?:^|[`/])poascope ([a-z]+(?: (?:up|down|load|set|show|cancel)\b)?)", readme, re.M):
+    code = [block or span for block, span in re.findall(r"```sh\n(.*?)```|`([^`\n]+)`", readme, re.S)]
+    for verb in re.findall(r"^\S*poascope ([a-z]+(?: (?:up|down|load|set|show|cancel)\b)?)", "\n".join(code), re.M):
         assert f"`poascope {verb}" in known or f"`poascope {verb.split()[0]}" in known, verb
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
     for target in re.findall(r"make ([a-z]+)", readme):
