@@ -11,6 +11,7 @@ from app.charts import bands
 from app.charts.cache import kv_hit
 from app.charts.latency import itl, ttft
 from app.charts.load import throughput, workers
+from app.charts.lost import lost
 from app.charts.poa import poa
 from app.status import Objectives
 from app.theme import Theme
@@ -20,10 +21,11 @@ RANGES: Mapping[int, int] = {300: 1, 900: 2, 3600: 5, 21600: 30, 86400: 120}
 PANELS = (
     ("poa", "Price of anarchy", "sum of latencies over the optimum; hollow where it is withheld"),
     ("ttft", "TTFT", "answered requests, and with those still waiting"),
-    ("workers", "In flight by worker", "prefill solid, decode dashed"),
+    ("lost", "Where the lost seconds go", "what PoA-hat is made of: seconds over the optimum for each finished request, by cause"),
     ("throughput", "Throughput", "requests per second, and requests in the system"),
     ("itl", "Inter-token latency", "decode"),
     ("kv", "KV cache hits", "prompt blocks already on the worker chosen"),
+    ("workers", "In flight by worker", "prefill solid, decode dashed"),
 )
 COMMON = ("band:", "mark:")
 
@@ -32,10 +34,11 @@ def figures(signals: pd.DataFrame, inflight: pd.DataFrame, objectives: Objective
     return {
         "poa": poa(signals, theme=theme),
         "ttft": ttft(signals, slo_s=objectives.slo_ttft_s, theme=theme),
-        "workers": workers(inflight, signals, theme=theme),
+        "lost": lost(signals, theme=theme),
         "throughput": throughput(signals, theme=theme),
         "itl": itl(signals, slo_s=objectives.slo_itl_s, theme=theme),
         "kv": kv_hit(signals, theme=theme),
+        "workers": workers(inflight, signals, theme=theme),
     }
 
 

@@ -7,7 +7,7 @@ STYLE = """
 [data-testid="stMainBlockContainer"] { padding: 1.1rem 1.6rem 2rem; max-width: 2200px; }
 [data-testid="stMain"] [data-testid="stVerticalBlock"] { gap: .7rem; }
 [data-testid="stSidebarHeader"] { height: 2.25rem; min-height: 2.25rem; padding-top: .4rem; margin-bottom: .7rem; }
-[data-testid="stSidebarHeader"]::before { content: "poascope"; font-size: 15px; font-weight: 600; letter-spacing: .02em; margin-right: auto; padding-left: .5rem; }
+[data-testid="stSidebarHeader"]::before { content: "poascope"; font-size: 15px; font-weight: 600; margin-right: auto; padding-left: .5rem; }
 [data-testid="stSidebarContent"] { padding: 0 .7rem; }
 [data-testid="stSidebarContent"] [data-testid="stSidebarUserContent"] { padding: 0 .5rem 1.5rem; }
 [data-testid="stSidebar"] [data-testid="stHtml"] { padding: 0; }

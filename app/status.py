@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.charts.frame import number
+from app.charts.lost import PARTS
 
 STALE_S = 10.0
 TREND_S = 60.0
@@ -93,17 +94,27 @@ def verdict(row: Row | None, age_s: float | None, objectives: Objectives) -> Ver
     if not isinstance(regime, str) or regime == "unknown":
         return Verdict("unknown", "Cannot tell: regime unknown.", evidence, reason(row, "regime", "ttft"))
     if regime == "saturated":
-        return Verdict("trouble", "Yes: saturated.", evidence)
+        return Verdict("trouble", "Yes: saturated.", evidence, lever(row))
     if worst is not None and worst > slo:
         where = "in transition" if regime == "transition" else "though below the knee"
-        return Verdict("trouble", f"Yes: TTFT is past its objective, {where}.", evidence)
+        return Verdict("trouble", f"Yes: TTFT is past its objective, {where}.", evidence, lever(row))
     if regime == "transition":
-        return Verdict("watch", "Close: in transition.", evidence)
+        return Verdict("watch", "Close: in transition.", evidence, lever(row))
     if itl is not None and itl > objectives.slo_itl_s:
         return Verdict(
             "watch", "Close: ITL is past its objective.", f"ITL P99 {span(itl)} against {objective(objectives.slo_itl_s)}. {evidence}"
         )
     return Verdict("calm", "No: below the knee.", evidence)
+
+
+def lever(row: Row) -> str:
+    """What most of the lost time is, and what helps: "" when PoA is withheld or little is lost (less than a tenth over the optimum)."""
+    hat, parts = number(row.get("poa_hat")), [(number(row.get(part.column)) or 0.0, part) for part in PARTS]
+    total = sum(max(0.0, seconds) for seconds, _ in parts)
+    if hat is None or hat < 1.1 or row.get("poa_withheld") or total <= 0:
+        return ""
+    most, part = max(parts, key=lambda found: found[0])
+    return f"{100 * most / total:.0f} % of the lost time is {part.name}: {part.lever}."
 
 
 def before(rows: Sequence[Row], now: float) -> Row | None:

@@ -58,6 +58,11 @@ LIGHT = Theme(
         "queued": "#c0472c",
         "arrivals": "#93bddc",
         "finished": "#1c6296",
+        "prefill_queue_s": "#b8690b",
+        "imbalance_s": "#0c5187",
+        "cache_miss_s": "#55791d",
+        "transfer_s": "#65469b",
+        "other_s": "#8a9299",
     },
     band={
         "below": "rgba(13,116,104,0.05)",
@@ -99,6 +104,11 @@ DARK = Theme(
         "queued": "#f08a70",
         "arrivals": "#42698a",
         "finished": "#7db8e3",
+        "prefill_queue_s": "#e6a355",
+        "imbalance_s": "#7db8e3",
+        "cache_miss_s": "#a5c76c",
+        "transfer_s": "#c3aeea",
+        "other_s": "#7d8890",
     },
     band={
         "below": "rgba(87,198,183,0.05)",

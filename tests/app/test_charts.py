@@ -11,12 +11,13 @@ from app.charts.cache import kv_hit
 from app.charts.frame import label, with_gaps
 from app.charts.latency import itl, ttft
 from app.charts.load import throughput, workers
+from app.charts.lost import lost
 from app.charts.poa import poa
 from app.theme import DARK, LIGHT
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 EMPTY = pd.DataFrame({"ts": pd.Series([], dtype="datetime64[us]")})
-FIGURES = [poa, ttft, itl, kv_hit, throughput, workers]
+FIGURES = [poa, ttft, itl, kv_hit, lost, throughput, workers]
 
 
 def signals(*rows: dict[str, Any]) -> pd.DataFrame:
@@ -39,7 +40,14 @@ def test_an_empty_frame_says_no_data(draw: Callable[..., go.Figure], theme: Any)
 
 @pytest.mark.parametrize(
     ("draw", "title"),
-    [(poa, "PoA-hat (×, log)"), (ttft, "TTFT (s, log)"), (itl, "ITL (ms)"), (kv_hit, "KV hit rate (%)"), (workers, "requests in flight")],
+    [
+        (poa, "PoA-hat (×, log)"),
+        (ttft, "TTFT (s, log)"),
+        (itl, "ITL (ms)"),
+        (kv_hit, "KV hit rate (%)"),
+        (workers, "requests in flight"),
+        (lost, "lost (s a request)"),
+    ],
 )
 def test_axes_carry_units(draw: Callable[..., go.Figure], title: str) -> None:
     """Each axis names its quantity and unit, and time is UTC."""
@@ -76,6 +84,13 @@ def test_poa_carries_its_interval_and_its_kin() -> None:
     assert (trace(figure, "TTFT alone").y[0], trace(figure, "frozen").y[0]) == (30.0, 170.0)
     error = trace(figure, "calibrated").error_y
     assert (error.array[0], error.arrayminus[0]) == (0.25, 0.5)
+
+
+def test_lost_seconds_are_per_finished_request_and_none_of_none() -> None:
+    """A part is divided by the requests it was lost over; without any there is no point, and an unknown part is no zero."""
+    figure = lost(signals({"prefill_queue_s": 30.0, "cache_miss_s": None, "poa_n": 20}, {"prefill_queue_s": 0.0, "poa_n": 0}))
+    assert list(trace(figure, "prefill queue").y) == [1.5, None]
+    assert list(trace(figure, "cache misses").y) == [None, None]
 
 
 def test_unknown_is_a_hole_and_never_zero() -> None:

@@ -45,7 +45,7 @@ async def test_only_new_points_travel(api: Api) -> None:
     await dash.tick()
     first = await ask(dash)
     assert len(series(first, "ttft", "ttft_p99")) == 100
-    assert set(first["figures"]) == {"poa", "ttft", "itl", "kv", "workers", "throughput"}
+    assert set(first["figures"]) == {"poa", "ttft", "lost", "itl", "kv", "workers", "throughput"}
     clock.now += 1
     api.signal(NOW, ttft_p99_s=0.5)
     await dash.tick()
