@@ -4,6 +4,7 @@ import pytest
 
 from collectors.capture import Reader
 from collectors.core import Core
+from collectors.deployment import Deployment, Routed
 from collectors.importer import feed
 from collectors.prefix import Prefixes
 from collectors.wire import KvChange
@@ -41,20 +42,24 @@ def test_other_hashes_say_nothing_about_overlap() -> None:
 
 
 @pytest.mark.parametrize(("name", "requests"), [("cap-0.9.0-1p2d", 560), ("aggregated-1.4.2", 54)])
-def test_the_caches_agree_with_the_routers(name: str, requests: int) -> None:
+def test_the_caches_agree_with_the_routers(name: str, requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On recordings whose requests carry the hashes of cache events, the overlap found here is the router's, for every request."""
-    core = Core(Settings())
-    for line in Reader(CAPTURES / f"{name}.jsonl.gz"):
-        core.advance(line.t)
-        feed(core, line)
-    core.finish()
-    (deployment,) = core.deployments.values()
     pairs = []
-    for routed in deployment.history:
+    ended = Deployment.ended
+
+    def noted(deployment: Deployment, routed: Routed) -> None:
         request = routed.request
         held = deployment.prefixes.overlaps(request.source.token_sequence or (), request.arrived_at)
         worker = request.prefill or request.decode
         assert held is not None and worker is not None
         pairs.append((held.get(worker), routed.overlap_blocks))
+        ended(deployment, routed)
+
+    monkeypatch.setattr(Deployment, "ended", noted)
+    core = Core(Settings())
+    for line in Reader(CAPTURES / f"{name}.jsonl.gz"):
+        core.advance(line.t)
+        feed(core, line)
+    core.finish()
     assert len(pairs) == requests and all(found == said for found, said in pairs)
     assert any(said for _, said in pairs)
