@@ -57,11 +57,14 @@ class Gateway:
     async def _ask(self, method: str, upstreams: list[dict[str, str]] | None = None) -> object:
         try:
             response = await self.client.request(method, self.url, json=upstreams)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unreachable(f"gateway: {self.url} - {str(error) or type(error).__name__}; is Caddy running?") from error
         if response.is_error:
             raise PoascopeError(f"gateway: {self.url} - {response.status_code} {response.text.strip()[:200]}")
-        return response.json() if response.content else None
+        try:
+            return response.json() if response.content else None
+        except ValueError as error:
+            raise PoascopeError(f"gateway: {self.url} - answers, but not as Caddy's admin API does") from error
 
     async def in_force(self) -> Profile | None:
         """Where Caddy sends new requests now; None when that is not exactly one of the profiles."""

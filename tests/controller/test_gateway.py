@@ -260,6 +260,14 @@ async def test_a_caddy_without_our_handler_is_an_error_with_its_answer(
         assert "unknown object ID" in (stored.value.error or "")
 
 
+async def test_an_address_that_is_no_caddy_is_an_error_to_acknowledge(profiles: Profiles) -> None:
+    """Whatever else answers there, or however the address is written, it is an error that an ack can carry, and ends no loop."""
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, text="<html>"))) as client:
+        for url, says in (("http://127.0.0.1:1", "not as Caddy's"), ("http://a:b", "Invalid")):
+            with pytest.raises(PoascopeError, match=says):
+                await Gateway(url, profiles, client).in_force()
+
+
 def test_the_profile_is_exact() -> None:
     """The nearest parameters are not the wanted ones."""
     made = (Profile("a", 0.7, 1.0, "http://h:1"), Profile("b", 0.7, 0.5, "http://h:2"))
