@@ -93,7 +93,8 @@ class Controller:
     async def _on_time(self) -> None:
         while True:
             await self.turn()
-            await asyncio.sleep(max(0.05, min([INTERVAL_S, *(end - self.clock() for end in self._ends.values())])))
+            ahead = [left for end in self._ends.values() if (left := end - self.clock()) > 0]
+            await asyncio.sleep(max(0.05, min([INTERVAL_S, *ahead])))
 
     async def turn(self, only: set[str] | None = None) -> None:
         """Decide once for each deployment, or for those in `only`."""
