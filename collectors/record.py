@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoServersError
 
 from collectors.capture import Line, Recorder
+from collectors.metrics_source import FAILURES, bases
 from poascope.addresses import without_password
 from poascope.errors import Unreachable
 from poascope.settings import Settings
@@ -67,14 +68,16 @@ async def record(settings: Settings, out: Recorder, seconds: float | None, start
     started()
     async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
         reads: list[asyncio.Task[object]] = [
-            asyncio.create_task(_read(http, base, settings.scrape_interval_s, out)) for base in settings.scrape
+            asyncio.create_task(_read(http, base, settings.scrape_interval_s, out)) for base in bases(settings)
         ]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait()), asyncio.create_task(_flush(out)), *reads]
         done, running = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-    await client.drain()
+    if down_since:
+        out.write(Line(time.time(), "gap", target="nats", kind="disconnected", since=down_since[0], until=time.time()))
+    await (client.drain() if client.is_connected else client.close())
     for task in done:
         task.result()
 
@@ -86,13 +89,11 @@ async def _flush(out: Recorder) -> NoReturn:
 
 
 async def _read(http: httpx.AsyncClient, base: str, every_s: float, out: Recorder) -> NoReturn:
-    url = base.rstrip("/")
-    url = url.removesuffix("/metrics")
     while True:
         try:
-            reply = await http.get(f"{url}/metrics")
+            reply = await http.get(f"{base}/metrics")
             reply.raise_for_status()
-            out.write(Line(time.time(), "metrics", target=url, body=reply.text))
-        except httpx.HTTPError as error:
-            out.write(Line(time.time(), "metrics", target=url, error=repr(error)))
+            out.write(Line(time.time(), "metrics", target=base, body=reply.text))
+        except FAILURES as error:
+            out.write(Line(time.time(), "metrics", target=base, error=repr(error)))
         await asyncio.sleep(every_s)

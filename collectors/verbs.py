@@ -65,11 +65,12 @@ def record(
     import asyncio
 
     from collectors.capture import Recorder
+    from collectors.metrics_source import bases
     from collectors.record import record as run
 
     def started() -> None:
         typer.echo(
-            f"recording {without_password(settings.nats_url)} and {len(settings.scrape)} metrics targets into {out}; stop with Ctrl-C",
+            f"recording {without_password(settings.nats_url)} and {len(bases(settings))} metrics targets into {out}; stop with Ctrl-C",
             err=True,
         )
 

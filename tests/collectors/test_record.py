@@ -68,7 +68,7 @@ async def publish(url: str, lines: list[Line]) -> None:
 def test_what_is_said_is_what_is_recorded(nats_server: NatsServer, target: str, tmp_path: Path) -> None:
     """Every message of the event plane is in the file byte by byte, metrics beside it, nothing else, after an interrupt."""
     out = tmp_path / "out.jsonl.gz"
-    process = start(out, nats_server.url, "--scrape", target)
+    process = start(out, nats_server.url, "--scrape", f"{target.removeprefix('http://')}/metrics")
     said = messages(300)
     asyncio.run(publish(nats_server.url, said))
     time.sleep(0.5)
@@ -84,6 +84,21 @@ def test_what_is_said_is_what_is_recorded(nats_server: NatsServer, target: str, 
     with gzip.open(out, "rt") as file:
         first = next(line for line in map(json.loads, file) if line["src"] == "nats")
     assert base64.b64decode(first["data"]) == said[0].data
+
+
+def test_a_recording_may_end_while_nats_is_away(nats_server: NatsServer, tmp_path: Path) -> None:
+    """It ends as it should, and its last word is what it missed."""
+    out = tmp_path / "out.jsonl.gz"
+    process = start(out, nats_server.url)
+    asyncio.run(publish(nats_server.url, messages(5)))
+    time.sleep(0.5)
+    nats_server.kill()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=20)[1]
+    assert process.returncode == 0, said
+    last = list(Reader(out))[-1]
+    assert (last.src, last.target, last.kind) == ("gap", "nats", "disconnected") and (last.since or 0) < (last.until or 0)
 
 
 def test_a_killed_recording_loses_little(nats_server: NatsServer, tmp_path: Path) -> None:
