@@ -23,6 +23,7 @@ log = logging.getLogger("poascope.collect")
 
 TIMEOUT_S = 4.0
 LOOK_BACK_S = 60  # Prometheus scrapes every 15 s to 60 s mostly; a sample older than this is no news
+FORGOTTEN_S = 600.0
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, ValueError)
 
 OnSamples = Callable[[float, str, list[Raw]], None]
@@ -94,9 +95,13 @@ class MetricsSource:
             if target.read_at is None or at > target.read_at:
                 self._answered(name, target, at)
                 self.on_samples(at, name, samples)
-        for target in self.targets.values():
-            if target.read_at is not None and target.read_at < time.time() - LOOK_BACK_S:
+        told = bases(self.settings)
+        for name, target in list(self.targets.items()):
+            age_s = 0.0 if target.read_at is None else time.time() - target.read_at
+            if age_s > LOOK_BACK_S:
                 target.trouble = f"Prometheus has had no sample of it for {LOOK_BACK_S} s"
+            if age_s > FORGOTTEN_S and name not in told:
+                del self.targets[name]  # a pod that was replaced, under another address since
 
     def _answered(self, name: str, target: Target, at: float) -> None:
         if target.down_since is not None:

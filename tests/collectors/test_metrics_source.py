@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from collectors.metrics import Raw, parse_series
-from collectors.metrics_source import MetricsSource, bases, by_target, fetch_samples
+from collectors.metrics_source import MetricsSource, Target, bases, by_target, fetch_samples
 from poascope.settings import Profile, Settings
 from tests.collectors.playback import lines
 from tests.conftest import CAPTURES, free_port, wait_for_port
@@ -138,6 +138,22 @@ async def test_a_prometheus_that_is_away_is_waited_for() -> None:
     await read_until(source, lambda: source.targets and source.targets["prometheus"].missed >= 2)
     source.close(time.time())
     assert [gap[0] for gap in gaps] == ["metrics:prometheus"]
+
+
+async def test_a_pod_that_was_replaced_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target only Prometheus named is down while it was there lately, and then no more: pods come and go. One that was told stays."""
+    monkeypatch.setattr("collectors.metrics_source.fetch_samples", lambda url: [])
+    source = MetricsSource(Settings(prometheus_url="http://p", scrape=("h:1",)), lambda *_: None, lambda *_: None)
+    now = time.time()
+    for name, age_s in (("http://h:1", 700), ("pod:1", 700), ("pod:2", 100), ("pod:3", 1)):
+        source.targets[name] = Target("", now - age_s)
+    await source._ask_prometheus()
+    assert {name: bool(target.trouble) for name, target in source.targets.items()} == {
+        "http://h:1": True,
+        "pod:2": True,
+        "pod:3": False,
+        "prometheus": False,
+    }
 
 
 def test_the_newest_scrape_alone_counts() -> None:
