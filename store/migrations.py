@@ -1,6 +1,7 @@
 """Numbered SQL files, applied once and in order, each recorded in the file it changed."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -54,8 +55,8 @@ def migrate(connection: duckdb.DuckDBPyConnection, path: str, known: list[Migrat
             )
             connection.execute(migration.sql)
             connection.execute(
-                "INSERT INTO schema_migrations VALUES ($number, $name, now()::TIMESTAMP)",
-                {"number": migration.number, "name": migration.name},
+                "INSERT INTO schema_migrations VALUES ($number, $name, $at)",
+                {"number": migration.number, "name": migration.name, "at": datetime.now(UTC).replace(tzinfo=None)},
             )
             connection.execute("COMMIT")
         except duckdb.Error:

@@ -1,3 +1,4 @@
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -24,6 +25,15 @@ def test_each_is_applied_once_and_recorded(tmp_path: Path) -> None:
         migrate(connection, path, [*migrations(), later])
         assert applied(connection)[later.number] == "9999_later"
         connection.execute("SELECT note FROM gaps")
+
+
+def test_the_time_of_a_step_is_utc() -> None:
+    """Whatever the machine's time zone is, as every other time in the file."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'Asia/Tokyo'")
+        migrate(connection, ":memory:")
+        (at,) = connection.execute("SELECT max(applied_at) FROM schema_migrations").fetchone() or ()
+    assert abs((datetime.now(UTC).replace(tzinfo=None) - at).total_seconds()) < 60
 
 
 def test_a_store_from_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
