@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -26,14 +25,6 @@ REMEMBERED_EVENTS = 8192
 MAX_PUBLISHERS = 4096
 SILENT_S = 3600.0
 FORGET_EVERY_S, TARGET_FORGOTTEN_S = 60, 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """When a source was last heard, Unix seconds; None: never."""
-
-    name: str
-    at: float | None
 
 
 class _Clock:
@@ -234,11 +225,6 @@ class Core:
             for finished in deployment.assembler.close():
                 self._ended(deployment, finished)
         return sum(len(d.assembler.open) for d in self.deployments.values())
-
-    def state(self) -> list[Heard]:
-        """When each source was last heard: `events:<deployment>` and `metrics:<target>`."""
-        events = [Heard(f"events:{d.name}", d.events_as_of) for d in self.deployments.values()]
-        return events + [Heard(f"metrics:{target}", at) for target, at in self.targets.readings.read_at.items()]
 
     def counts(self) -> dict[str, int]:
         """Every counter, as `what:subject:reason`, for /readyz and the end of an import."""

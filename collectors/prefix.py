@@ -16,7 +16,6 @@ class Cache:
     def __init__(self) -> None:
         self._held: OrderedDict[int, float] = OrderedDict()
         self._removed: OrderedDict[int, tuple[float, float]] = OrderedDict()
-        self.forgotten = 0
 
     def __len__(self) -> int:
         return len(self._held)
@@ -27,7 +26,6 @@ class Cache:
                 self._held.setdefault(block, at)
             while len(self._held) > MAX_BLOCKS:
                 self._held.popitem(last=False)
-                self.forgotten += 1
         else:
             for block in event.block_hashes if event.kind == "removed" else list(self._held):
                 if (since := self._held.pop(block, None)) is not None:

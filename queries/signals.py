@@ -1,7 +1,7 @@
 """The pulse: one window in, one row of `signals` out, and what the next pulse must remember. Pure: no clock, no I/O."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,7 +29,6 @@ RATE_WINDOW_S = 10.0
 REFIT_S = 10.0
 STAGES = ("prefill", "first", "decode")
 Row = dict[str, Any]
-P99 = Literal["censored", "exact", "prometheus"]
 
 
 class PulseConfig(Protocol):
@@ -176,7 +175,7 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     return Anarchy(poa, ttft, routing_factor(list(shares.values())), lost, old)
 
 
-def judge(regime: Regime, window: Window, preset: str, silent: bool, follow: P99 = "censored") -> Regime:
+def judge(regime: Regime, window: Window, preset: str, silent: bool) -> Regime:
     """Step the regime every 5 s on the P99 of the last 5 s: the smoothing is the EWMA's task, a longer window would smooth twice."""
     if silent:
         return Regime("unknown", regime.ewma_s, regime.stepped_at, None, 0, f"no events for more than {STALE_AFTER_S:.0f} s")
@@ -186,12 +185,7 @@ def judge(regime: Regime, window: Window, preset: str, silent: bool, follow: P99
     fresh = ~r.lost & (r.first_token_at > window.end - STEP_S) & (r.first_token_at <= window.end)
     seconds = r.first_token_at[fresh] - r.arrived_at[fresh]
     waiting = window.end - r.arrived_at[r.open_at(window.end) & ~(r.first_token_at <= window.end)]
-    p99 = {
-        "censored": censored_quantile(seconds, waiting, 0.99).value,
-        "exact": quantile(seconds, 0.99).value,
-        "prometheus": window.metrics.ttft_p99.value if window.metrics.ttft_p99 else None,
-    }[follow]
-    return step(regime, p99, window.end, THRESHOLDS_S[preset])
+    return step(regime, censored_quantile(seconds, waiting, 0.99).value, window.end, THRESHOLDS_S[preset])
 
 
 def traffic(window: Window, silent: bool) -> tuple[Row, list[str]]:
