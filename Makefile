@@ -20,7 +20,7 @@ lint: ## Format, lint, types and the import rules
 	@$(run)/ruff format --check .
 	@$(run)/ruff check .
 	@$(run)/mypy
-	@$(run)/lint-imports --no-logo || $(run)/lint-imports
+	@$(run)/lint-imports --no-logo
 
 bench: setup ## Benchmarks; each prints ratios against something else in the same run
 	@for b in bench/*.py; do echo "== $$b"; $(run)/python $$b || exit 1; done
