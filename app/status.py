@@ -107,11 +107,16 @@ def verdict(row: Row | None, age_s: float | None, objectives: Objectives) -> Ver
     return Verdict("calm", "No: below the knee.", evidence)
 
 
+def _held(row: Row) -> bool:
+    # NULL of a text column comes as None or, from a frame without any text, as NaN.
+    return isinstance(row.get("poa_withheld"), str)
+
+
 def lever(row: Row) -> str:
     """What most of the lost time is, and what helps: "" when PoA is withheld or little is lost (less than a tenth over the optimum)."""
     hat, parts = number(row.get("poa_hat")), [(number(row.get(part.column)) or 0.0, part) for part in PARTS]
     total = sum(max(0.0, seconds) for seconds, _ in parts)
-    if hat is None or hat < 1.1 or row.get("poa_withheld") or total <= 0:
+    if hat is None or hat < 1.1 or _held(row) or total <= 0:
         return ""
     most, part = max(parts, key=lambda found: found[0])
     return f"{100 * most / total:.0f} % of the lost time is {part.name}: {part.lever}."
@@ -162,8 +167,7 @@ def _regime(rows: Sequence[Row], row: Row, at: float | None) -> Tile:
 
 def _poa(row: Row, then: Row, at: float | None) -> Tile:
     hat, low, high, n = (number(row.get(c)) for c in ("poa_hat", "poa_low", "poa_high", "poa_n"))
-    withheld = row.get("poa_withheld")
-    held = isinstance(withheld, str) and bool(withheld)
+    withheld, held = row.get("poa_withheld"), _held(row)
     count = f"n {n:.0f}" if n is not None else ""
     interval = f"{ratio(low)}–{ratio(high)}" if low is not None and high is not None else ""
     trust = f"withheld: {withheld}" if held else " · ".join(p for p in (interval, count) if p) or reason(row, "poa")

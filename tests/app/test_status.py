@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_the_sentence_answers_the_question(given: dict[str, Any], level: str, an
 def test_in_trouble_the_sentence_names_the_lever() -> None:
     """The largest part of the lost time is named with what moves it; a PoA that is withheld, or little lost, accuses nobody."""
     parts = {"prefill_queue_s": 90.0, "imbalance_s": 10.0, "cache_miss_s": None, "other_s": -3.0}
-    found = status.verdict(row(regime="saturated", poa_hat=1.6, **parts), 1.0, SLO)
+    found = status.verdict(row(regime="saturated", poa_hat=1.6, poa_withheld=math.nan, **parts), 1.0, SLO)
     assert found.todo == "90 % of the lost time is prefill queue: prefill capacity or less load helps, τ and ω do not."
     assert status.verdict(row(regime="saturated", poa_hat=1.6, poa_withheld="2 gaps in the window", **parts), 1.0, SLO).todo == ""
     assert status.verdict(row(regime="saturated", poa_hat=1.05, **parts), 1.0, SLO).todo == ""
