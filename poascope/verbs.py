@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from poascope.errors import PoascopeError
+from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Settings, load
+
+TESTBED = ("aiohttp", "tokenizers", "uv")  # what the extra of that name brings
 
 
 def complain(error: PoascopeError) -> int:
@@ -56,6 +58,11 @@ def verb(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                 raise typer.Exit(complain(error)) from error
             except KeyboardInterrupt:
                 raise typer.Exit(130) from None
+            except ModuleNotFoundError as error:
+                if error.name not in TESTBED:
+                    raise
+                missing = Misconfigured(f"testbed: {error.name} - not installed; it comes with `pip install 'poascope[testbed]'`")
+                raise typer.Exit(complain(missing)) from error
 
         keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
         command.__name__, command.__doc__ = run.__name__, run.__doc__
