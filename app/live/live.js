@@ -154,7 +154,7 @@ class View {
     const still = this.data.paused && !this.once; // paused: the override is followed, the picture stands
     const mine = ++this.generation;
     this.abort?.abort();
-    this.abort = new AbortController();
+    const abort = (this.abort = new AbortController()); // this poll's own: its time limit must not end a later one
     let wait = 1000;
     try {
       const Plotly = await loadPlotly(this.data.plotly);
@@ -162,8 +162,8 @@ class View {
       if (this.data.deployment !== null) query.set("deployment", this.data.deployment);
       if (this.cursor !== null) query.set("after", this.cursor);
       if (still) query.set("points", "0");
-      const limit = setTimeout(() => this.abort.abort(), 8000);
-      const answer = await fetch(`/live?${query}`, { signal: this.abort.signal, cache: "no-store" });
+      const limit = setTimeout(() => abort.abort(), 8000);
+      const answer = await fetch(`/live?${query}`, { signal: abort.signal, cache: "no-store" });
       clearTimeout(limit);
       if (!answer.ok) throw new Error(`answered ${answer.status}`);
       const body = await answer.json();
