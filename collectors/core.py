@@ -255,7 +255,7 @@ class Core:
         # On 0.9 the routers of both pools count separately on one subject: told apart by whose worker they speak of.
         pool = None
         if message.component is None and message.events and isinstance(message.events[0], Load | HitRate):
-            pool = deployment.component_of.get(message.events[0].worker)
+            pool = deployment.component_of.get(message.events[0].worker, "")
         return Stream(deployment.name, subject, message.publisher, pool)
 
     def _apply(self, deployment: Deployment, message: Message, event: Event, at: float, received_at: float) -> None:

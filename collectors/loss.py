@@ -1,6 +1,6 @@
 """Lost messages, told from reordered and repeated ones by the publishers' own counters."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -8,10 +8,11 @@ WINDOW_S = 1.0
 MAX_STREAMS = 4096
 # A jump further than this is a counter that started anew, not this many lost messages.
 MAX_JUMP = 100_000
+UNTOLD = 256
 
 
 class Stream(NamedTuple):
-    """Whatever shares one counter. `pool` tells counters apart that share publisher and subject."""
+    """Whatever shares one counter. `pool` tells counters apart that share publisher and subject; "" is not known yet which of them."""
 
     deployment: str
     subject: str
@@ -48,8 +49,15 @@ class LossMeter:
     def __init__(self) -> None:
         self._streams: OrderedDict[Stream, _Stream] = OrderedDict()
         self._open: set[Stream] = set()
+        # Numbers of a pool that is not known yet, by the stream without its pool: the first word on a worker comes before its first request.
+        self._untold: OrderedDict[Stream, deque[int]] = OrderedDict()
 
     def heard(self, stream: Stream, number: int, at: float) -> None:
+        if stream.pool == "":
+            self._untold.setdefault(stream, deque(maxlen=UNTOLD)).append(number)
+            if len(self._untold) > MAX_STREAMS:
+                self._untold.popitem(last=False)
+            return
         known = self._streams.get(stream)
         if known is None or abs(number - known.highest) > MAX_JUMP:
             self._streams[stream] = _Stream(number, number, at)
@@ -74,6 +82,8 @@ class LossMeter:
         for stream in sorted(self._open, key=repr):
             known = self._streams[stream]
             late = [hole for hole in known.holes if hole[2] + WINDOW_S <= now]
+            for missing, _, _ in late:
+                missing.difference_update(self._untold.get(stream._replace(pool=""), ()))
             known.holes = [hole for hole in known.holes if hole[2] + WINDOW_S > now]
             lost += [Loss(stream, len(missing), since, until) for missing, since, until in late if missing]
             if not known.holes:

@@ -50,3 +50,15 @@ def test_a_late_message_is_no_loss_until_the_window_is_over() -> None:
 def test_a_counter_that_starts_anew_is_no_loss() -> None:
     """A publisher that restarts its count far away has lost nothing."""
     assert total([500_000, 500_001, 0, 1, 2]) == 0
+
+
+def test_what_came_before_its_pool_was_known_is_not_lost() -> None:
+    """On 0.9 the first hit rate of a worker is heard before its first request says whose worker it is: it fills its pool's hole."""
+    meter = LossMeter()
+    untold, pool = (STREAM._replace(pool=name) for name in ("", "backend"))
+    meter.heard(pool, 15, 10.0)
+    meter.heard(untold, 16, 10.1)
+    meter.heard(untold, 40, 10.1)  # of another pool
+    meter.heard(pool, 17, 10.2)
+    meter.heard(pool, 19, 10.3)
+    assert [(loss.stream, loss.count) for loss in meter.advance(12.0)] == [(pool, 1)]
