@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import msgspec
@@ -25,6 +25,8 @@ from poascope.errors import Misconfigured, PoascopeError
 from queries import named
 from queries.render import arrow_chunks, csv_chunks, json_chunks
 from store import Store
+
+_T = TypeVar("_T")
 
 THREADS = 8
 ANSWER_WITHIN_S = 30.0
@@ -98,55 +100,75 @@ class Queries:
             return _error(400, str(error))
         except TimeoutError:
             return _error(503, f"query {name}: {THREADS} queries are open already - try again")
-        cursor = self._store.cursor()
         try:
-            return await self._start(name, given, form, cursor)
+            reading = _Reading(self._store.cursor(), self._pool, self._open.release)
+        except duckdb.Error as error:
+            self._open.release()
+            return _error(503, f"query {name}: {str(error).splitlines()[0]}")
+        try:
+            return await self._start(name, given, form, reading)
+        except TimeoutError:
+            says = f"took longer than {self._answer_within_s:g} s - narrow `from` and `to`, or use a larger `step_s`"
+        except duckdb.Error as error:
+            says = str(error).splitlines()[0]
         except BaseException:
-            self._close(cursor)
+            await reading.close()
             raise
+        await reading.close()
+        return _error(503, f"query {name}: {says}")
 
-    async def _start(self, name: str, given: Mapping[str, str], form: str, cursor: duckdb.DuckDBPyConnection) -> Response:
+    async def _start(self, name: str, given: Mapping[str, str], form: str, reading: "_Reading") -> Response:
         media_type, chunks = FORMS[form]
 
         def begin() -> tuple[Iterator[bytes], bytes]:
-            rows = named.read(cursor, name, given)
+            rows = named.read(reading.cursor, name, given)
             # The first batch comes after the sort: with it in hand, what can fail has failed before the status line is sent.
             pieces = chunks(rows.schema, chain([batch for batch in [next(rows, None)] if batch is not None], rows))
             return pieces, next(pieces)
 
-        loop = asyncio.get_running_loop()
-        begun = loop.run_in_executor(self._pool, begin)
-        try:
-            pieces, first = await asyncio.wait_for(asyncio.shield(begun), self._answer_within_s)
-        except TimeoutError:
-            cursor.interrupt()
-            await asyncio.wait([begun])
-            begun.exception()
-            self._close(cursor)
-            return _error(
-                503, f"query {name}: took longer than {self._answer_within_s:g} s - narrow `from` and `to`, or use a larger `step_s`"
-            )
-        except duckdb.Error as error:
-            self._close(cursor)
-            return _error(503, f"query {name}: {str(error).splitlines()[0]}")
+        pieces, first = await asyncio.wait_for(reading.on_thread(begin), self._answer_within_s)
 
         async def body() -> AsyncIterator[bytes]:
             piece: bytes | None = first
             while piece is not None:
                 yield piece
-                piece = await loop.run_in_executor(self._pool, next, pieces, None)
+                piece = await reading.on_thread(lambda: next(pieces, None))
 
-        return _Rows(body(), media_type, self._sent_within_s, lambda: self._close(cursor))
+        return _Rows(body(), media_type, self._sent_within_s, reading.close)
 
-    def _close(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        cursor.close()
-        self._open.release()
+
+class _Reading:
+    """A cursor, and the thread that may be in it. DuckDB refuses to close a cursor that is being read, so closing waits for the thread."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, pool: ThreadPoolExecutor, release: Callable[[], None]) -> None:
+        self.cursor, self._pool, self._release = cursor, pool, release
+        self._step: asyncio.Future[Any] | None = None
+
+    async def on_thread(self, step: Callable[[], _T]) -> _T:
+        """What `step` returns. Who is cancelled meanwhile leaves the thread in the cursor; `close` knows."""
+        running = asyncio.get_running_loop().run_in_executor(self._pool, step)
+        self._step = running
+        return await asyncio.shield(running)
+
+    async def close(self) -> None:
+        """Stop what runs, and give cursor and place to the next query, also when the caller is cancelled meanwhile."""
+        await asyncio.shield(asyncio.ensure_future(self._closed()))
+
+    async def _closed(self) -> None:
+        try:
+            if self._step and not self._step.done():
+                self.cursor.interrupt()
+                await asyncio.wait([self._step])
+                self._step.exception()  # looked at, so that asyncio does not complain of it
+            self.cursor.close()
+        finally:
+            self._release()
 
 
 class _Rows(StreamingResponse):
     """A stream that gives its cursor back however it ends; a reader that stops reading is cut off."""
 
-    def __init__(self, body: AsyncIterator[bytes], media_type: str, within_s: float, close: Callable[[], None]) -> None:
+    def __init__(self, body: AsyncIterator[bytes], media_type: str, within_s: float, close: Callable[[], Awaitable[None]]) -> None:
         super().__init__(body, media_type=media_type)
         self._within_s, self._close = within_s, close
 
@@ -155,7 +177,7 @@ class _Rows(StreamingResponse):
             async with asyncio.timeout(self._within_s):
                 await super().__call__(scope, receive, send)
         finally:
-            self._close()
+            await self._close()
 
 
 class _Own:

@@ -146,6 +146,33 @@ async def test_a_viewer_who_reads_slowly_is_cut_off(store: Store, monkeypatch: p
         assert json.loads((await http.get("/query/many?format=json")).content)["rows"][-1] == [199999]
 
 
+async def test_a_viewer_who_leaves_gives_its_place_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever goes away while a thread is in the middle of the rows stops that thread, and the next query is answered."""
+    endless = "SELECT range AS n FROM range(1000000000000) WHERE range < 50000 OR hash(range) % 1000000 = 7"
+    catalogue = {"endless": named.Query("endless", "", endless, ()), "quick": named.Query("quick", "", "SELECT 1 AS n", ())}
+    monkeypatch.setattr(named, "catalogue", lambda: catalogue)
+    queries = Queries(store, threads=1, answer_within_s=20)
+    app = Starlette(routes=[Route("/query/{name}", queries.answer)])
+    pieces = 0
+    left = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        nonlocal pieces
+        pieces += message["type"] == "http.response.body"
+        if pieces == 2:
+            asyncio.get_running_loop().call_later(0.3, left.set)
+
+    async def receive() -> Any:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "GET", "path": "/query/endless", "query_string": b"", "headers": [], "root_path": ""}
+    await asyncio.wait_for(app(scope, receive, send), 20)  # type: ignore[arg-type]
+    assert pieces >= 2
+    async with client(app) as http:
+        assert (await http.get("/query/quick?format=json")).json()["rows"] == [[1]]
+
+
 def test_off_loopback_needs_a_token() -> None:
     """An address that others reach is refused without a token; a taken port is named."""
     with pytest.raises(Misconfigured, match="api_token"):
