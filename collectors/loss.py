@@ -49,7 +49,7 @@ class LossMeter:
     def __init__(self) -> None:
         self._streams: OrderedDict[Stream, _Stream] = OrderedDict()
         self._open: set[Stream] = set()
-        # Numbers of a pool that is not known yet, by the stream without its pool: the first word on a worker comes before its first request.
+        # Numbers of a pool not known yet, by the stream without its pool: the first word on a worker comes before its first request.
         self._untold: OrderedDict[Stream, deque[int]] = OrderedDict()
 
     def heard(self, stream: Stream, number: int, at: float) -> None:
