@@ -261,6 +261,8 @@ class Core:
     def _apply(self, deployment: Deployment, message: Message, event: Event, at: float, received_at: float) -> None:
         component = message.component or ""
         ended: list[Finished] = []
+        if not isinstance(event, Control | Deleted):
+            deployment.heard_of[event.worker] = received_at
         match event:
             case Added():
                 deployment.saw_worker(component, event.worker, received_at)

@@ -77,6 +77,7 @@ class Deployment:
         self.loads: dict[tuple[Worker, str], Latest] = {}
         self.worker_seen: OrderedDict[tuple[str, Worker], float] = OrderedDict()
         self.component_of: dict[Worker, str] = {}
+        self.heard_of: dict[Worker, float] = {}
         self.routers: dict[int, float] = {}
         self.reported: dict[Worker, float] = {}
         self._quiet: Counter[Worker] = Counter()
@@ -162,12 +163,20 @@ class Deployment:
                 self.saw_worker(component, worker, now)
                 continue
             self.assembler.inflight.pop((component, worker), None)
-            self.component_of.pop(worker, None)
-            self.prefixes.drop(worker)
-            self.reported.pop(worker, None)
-            self._quiet.pop(worker, None)
-            for key in [k for k in self.loads if k[0] == worker]:
-                del self.loads[key]
+            self._drop(worker)
+        # Those that nothing was ever routed to: their caches and loads are heard of all the same.
+        seen = {worker for _, worker in self.worker_seen}
+        for worker in [w for w, at in self.heard_of.items() if at < now - WORKER_FORGOTTEN_S and w not in seen]:
+            self._drop(worker)
+
+    def _drop(self, worker: Worker) -> None:
+        self.heard_of.pop(worker, None)
+        self.component_of.pop(worker, None)
+        self.prefixes.drop(worker)
+        self.reported.pop(worker, None)
+        self._quiet.pop(worker, None)
+        for source in ("worker", "router", "step"):
+            self.loads.pop((worker, source), None)
 
     def overlaps(self, request: Finished) -> tuple[int | None, int | None]:
         """Blocks that the worker which prefilled the request held when it arrived, and the most that any worker of that pool did."""

@@ -345,3 +345,21 @@ def test_everything_kept_is_bounded() -> None:
         core.feed_nats(float(i), f"namespace.d{i}.component.c.active_sequences_events", msgspec.msgpack.encode(envelope))
         core.feed_nats(float(i), f"subject{i}.x", b"?")
     assert len(core.deployments) <= 64 and len(core.counters) <= 1002
+
+
+def test_workers_that_only_their_caches_speak_of_are_forgotten() -> None:
+    """Pods that come and go without a request leave neither cache nor load behind, ten minutes after their last word."""
+    import msgspec
+
+    core = Core(Settings())
+    for second in range(1500):
+        core.advance(float(second))
+        stored = {"stored": {"blocks": [{"block_hash": second}]}}
+        change = [{"worker_id": second, "event": {"event_id": 1, "data": stored}}]
+        core.feed_nats(float(second), "namespace-d-component-backend-kv-events.kv-events", json.dumps(change).encode())
+        payload = msgspec.msgpack.encode({"worker_id": second, "active_decode_blocks": 1})
+        envelope = {"publisher_id": second, "sequence": 1, "published_at": second * 1000, "payload": payload}
+        core.feed_nats(float(second), "namespace.d.kv_metrics", msgspec.msgpack.encode(envelope))
+    (deployment,) = core.deployments.values()
+    kept = (deployment.heard_of, deployment.prefixes.caches, deployment.loads, deployment.reported)
+    assert [600 <= len(one) <= 602 for one in kept] == [True] * 4, [len(one) for one in kept]
