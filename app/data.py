@@ -227,7 +227,7 @@ class Feed:
             silent = "Start it with poascope collect, or check api_host and api_port. This page reconnects by itself."
             return {
                 "state": "down",
-                "title": f"The collector at {self.collector.url} does not answer.",
+                "title": f"The collector at {self.collector.url} {'does not answer' if self.silent else 'answers with an error'}.",
                 "todo": silent if self.silent else self.trouble,
                 "detail": self.trouble,
             }

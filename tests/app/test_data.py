@@ -189,3 +189,17 @@ async def test_errors_name_the_collector(api: Api) -> None:
         await here.frame("nonsense")
     await away.client.aclose()
     await here.client.aclose()
+
+
+async def test_a_collector_that_refuses_is_not_said_to_be_silent(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is an error is told as one, with its own words."""
+    dash = feed(api.port, Clock())
+
+    async def refused(*_: object, **__: object) -> None:
+        raise PoascopeError("collector: deployments - answered 503: 8 queries are open already")
+
+    monkeypatch.setattr(dash.collector, "frame", refused)
+    await dash.tick()
+    source = (await ask(dash))["source"]
+    assert source["state"] == "down" and "answers with an error" in source["title"] and "8 queries" in source["todo"]
+    await dash.collector.client.aclose()
