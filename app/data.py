@@ -32,7 +32,7 @@ class Collector:
     def __init__(self, url: str, token: str = "") -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url
-        self.client = httpx.AsyncClient(base_url=url, headers=headers, timeout=httpx.Timeout(4, connect=1.5))
+        self.client = httpx.AsyncClient(base_url=url, headers=headers, timeout=httpx.Timeout(4, connect=1.5), trust_env=False)
 
     async def _get(self, path: str, params: dict[str, Any]) -> httpx.Response:
         try:

@@ -46,7 +46,7 @@ class Finding:
 
 async def examine(settings: Settings, listen_s: float) -> list[Finding]:
     """Every probe's finding. Listens to the event plane for `listen_s` seconds; changes nothing anywhere."""
-    async with httpx.AsyncClient(timeout=CONNECT_S, follow_redirects=True) as http:
+    async with httpx.AsyncClient(timeout=CONNECT_S, follow_redirects=True, trust_env=False) as http:
         before = await _requests_of(http, settings)
         bus = [finding async for finding in _nats(settings, listen_s, http, before)]
         scraped = [await _target(http, base) for base in bases(settings)]

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from store.names import QUANTITIES
 log = logging.getLogger("poascope.collect")
 
 TIMEOUT_S = 4.0
+MAX_BODY = 64 * 2**20  # a frontend of a thousand workers says a few
 LOOK_BACK_S = 60  # Prometheus scrapes every 15 s to 60 s mostly; a sample older than this is no news
 FORGOTTEN_S = 600.0
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, ValueError)
@@ -54,14 +56,21 @@ class MetricsSource:
         interval_s = self.settings.scrape_interval_s
         # A connection kept from one read to the next would often be found closed by the target just then, and count as a failure.
         limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True, limits=limits) as http:
-            while self.settings.prometheus_url or bases(self.settings):
-                began = time.monotonic()
+        async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True, limits=limits, trust_env=False) as http:
+
+            async def keep(read: Callable[[], Awaitable[None]]) -> None:
+                while True:
+                    began = time.monotonic()
+                    await read()
+                    await asyncio.sleep(max(0.1, interval_s - (time.monotonic() - began)))
+
+            # Each in its own time: one that takes long makes no other one late.
+            async with asyncio.TaskGroup() as reading:
                 if self.settings.prometheus_url:
-                    await self._ask_prometheus()
+                    reading.create_task(keep(self._ask_prometheus))
                 else:
-                    await asyncio.gather(*(self._scrape(http, base) for base in bases(self.settings)))
-                await asyncio.sleep(max(0.1, interval_s - (time.monotonic() - began)))
+                    for base in bases(self.settings):
+                        reading.create_task(keep(partial(self._scrape, http, base)))
 
     def close(self, now: float) -> None:
         """Record what is still missing at the end."""
@@ -72,10 +81,14 @@ class MetricsSource:
     async def _scrape(self, http: httpx.AsyncClient, base: str) -> None:
         target = self.targets.setdefault(base, Target())
         try:
-            answer = await http.get(f"{base}/metrics")
-            answer.raise_for_status()
+            # httpx bounds each piece of an answer, and a target may send a piece for ever.
+            async with asyncio.timeout(TIMEOUT_S):
+                body = await _read(http, f"{base}/metrics")
             # On a thread: a large exposition takes the parser long enough to be felt by the events.
-            samples = await asyncio.to_thread(parse_text, answer.text)
+            samples = await asyncio.to_thread(parse_text, body)
+        except TimeoutError:
+            self._failed(base, target, f"no whole answer within {TIMEOUT_S:g} s")
+            return
         except FAILURES as error:
             self._failed(base, target, str(error) or type(error).__name__)
             return
@@ -86,11 +99,12 @@ class MetricsSource:
         server = self.targets.setdefault("prometheus", Target())
         try:
             result = await asyncio.to_thread(fetch_samples, self.settings.prometheus_url)
+            found = by_target(result, bases(self.settings))
         except (RequestException, PrometheusApiClientException, ValueError) as error:
             self._failed("prometheus", server, str(error) or type(error).__name__)
             return
         self._answered("prometheus", server, time.time())
-        for name, (at, samples) in by_target(result, bases(self.settings)).items():
+        for name, (at, samples) in found.items():
             target = self.targets.setdefault(name, Target())
             if target.read_at is None or at > target.read_at:
                 self._answered(name, target, at)
@@ -115,6 +129,18 @@ class MetricsSource:
             log.warning("metrics: %s - %s", name, why)
         target.trouble = why
         target.missed += 1
+
+
+async def _read(http: httpx.AsyncClient, url: str) -> str:
+    """The answer's text. Raises httpx.HTTPError, or ValueError when it never ends."""
+    body = bytearray()
+    async with http.stream("GET", url) as answer:
+        answer.raise_for_status()
+        async for piece in answer.aiter_bytes():
+            body += piece
+            if len(body) > MAX_BODY:
+                raise ValueError(f"more than {MAX_BODY >> 20} MiB of metrics")
+    return body.decode(errors="replace")
 
 
 def bases(settings: Settings) -> tuple[str, ...]:
@@ -142,14 +168,18 @@ def by_target(result: Iterable[Mapping[str, Any]], known: Iterable[str]) -> dict
     """The last sample of each series by its target, with the time of the target's newest scrape (Unix s); older series are left out.
 
     A target is called by its base URL where that is known, so that it is the same one as when scraped; else by `instance`.
+    Raises ValueError when it is no range vector.
     """
     urls = {urlsplit(base).netloc: base for base in known}
     found: dict[str, list[tuple[float, Raw]]] = {}
-    for series in result:
-        labels = dict(series["metric"])
-        name, instance = labels.pop("__name__"), labels.pop("instance", "")
-        labels.pop("job", None)
-        at, value = series["values"][-1]
-        found.setdefault(str(urls.get(instance, instance)), []).append((float(at), (name, labels, float(value))))
+    try:
+        for series in result:
+            labels = dict(series["metric"])
+            name, instance = labels.pop("__name__"), labels.pop("instance", "")
+            labels.pop("job", None)
+            at, value = series["values"][-1]
+            found.setdefault(str(urls.get(instance, instance)), []).append((float(at), (name, labels, float(value))))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"answered without the range vector asked for ({type(error).__name__}: {error})") from error
     newest = {target: max(at for at, _ in samples) for target, samples in found.items()}
     return {target: (newest[target], [raw for at, raw in samples if at == newest[target]]) for target, samples in found.items()}

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import subprocess
 import threading
 import time
@@ -23,6 +24,7 @@ class Exporter:
 
     def __init__(self) -> None:
         self.status, self.body = 200, BODY
+        self.drips = False
         exporter = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -30,7 +32,11 @@ class Exporter:
                 self.send_response(exporter.status)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.end_headers()
-                self.wfile.write(exporter.body.encode())
+                with contextlib.suppress(OSError):  # a reader that has had enough
+                    self.wfile.write(exporter.body.encode())
+                    while exporter.drips:
+                        self.wfile.write(b"#")
+                        time.sleep(0.01)
 
             def log_message(self, *_: object) -> None:
                 return None
@@ -110,6 +116,32 @@ async def test_one_target_that_fails_is_its_own_gap(exporter: Exporter) -> None:
     other.close()
 
 
+async def test_a_target_that_never_ends_holds_up_no_other(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that sends a byte now and then for ever is down within the time limit, and meanwhile the others are read at their interval."""
+    monkeypatch.setattr("collectors.metrics_source.TIMEOUT_S", 0.5)
+    other = Exporter()
+    other.drips = True
+    settings = Settings(scrape=(exporter.address, other.address), scrape_interval_s=0.05)
+    fed: Fed = []
+    source = MetricsSource(settings, lambda *samples: fed.append(samples), lambda *_: None)
+    mine, its = (f"http://{one.address}" for one in (exporter, other))
+    await read_until(source, lambda: source.targets.get(its, Target()).missed >= 2)
+    assert source.targets[its].trouble == "no whole answer within 0.5 s"
+    assert source.targets[mine].trouble == ""
+    assert len([1 for _, target, _ in fed if target == mine]) > 2
+    other.drips = False
+    other.close()
+
+
+async def test_an_answer_without_end_is_cut_off(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a target can have to say is not kept."""
+    monkeypatch.setattr("collectors.metrics_source.MAX_BODY", 2**20)
+    exporter.body = "# " + "x" * 2**21
+    source = MetricsSource(Settings(scrape=(exporter.address,), scrape_interval_s=0.05), lambda *_: None, lambda *_: None)
+    await read_until(source, lambda: source.targets and next(iter(source.targets.values())).missed)
+    assert next(iter(source.targets.values())).trouble == "more than 1 MiB of metrics"
+
+
 async def test_prometheus_gives_the_same_series_as_scraping(exporter: Exporter, prometheus: str) -> None:
     """Through a real Prometheus server a target's name and typed series are those of its own exposition, at the scrape's time."""
     settings = Settings(prometheus_url=prometheus, scrape=(exporter.address,), scrape_interval_s=0.2)
@@ -140,6 +172,14 @@ async def test_a_prometheus_that_is_away_is_waited_for() -> None:
     assert [gap[0] for gap in gaps] == ["metrics:prometheus"]
 
 
+async def test_targets_are_read_without_a_proxy(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy for the way out of the house is none to a target in the cluster, nor does `record` take it."""
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    fed: Fed = []
+    source = MetricsSource(Settings(scrape=(exporter.address,)), lambda *samples: fed.append(samples), lambda *_: None)
+    await asyncio.wait_for(read_until(source, lambda: fed), 10)
+
+
 async def test_a_pod_that_was_replaced_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target only Prometheus named is down while it was there lately, and then no more: pods come and go. One that was told stays."""
     monkeypatch.setattr("collectors.metrics_source.fetch_samples", lambda url: [])
@@ -154,6 +194,15 @@ async def test_a_pod_that_was_replaced_is_forgotten(monkeypatch: pytest.MonkeyPa
         "pod:3": False,
         "prometheus": False,
     }
+
+
+async def test_a_prometheus_that_answers_something_else_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instant vector, or what is no vector, is no answer: the server is down with the reason, never ok."""
+    for answer in ([{"metric": {"__name__": "a"}, "value": [1, "2"]}], [{"metric": {"__name__": "a"}, "values": []}], ["nonsense"]):
+        monkeypatch.setattr("collectors.metrics_source.fetch_samples", lambda url, answer=answer: answer)
+        source = MetricsSource(Settings(prometheus_url="http://p"), lambda *_: None, lambda *_: None)
+        await source._ask_prometheus()
+        assert "without the range vector" in source.targets["prometheus"].trouble
 
 
 def test_the_newest_scrape_alone_counts() -> None:
