@@ -312,3 +312,45 @@ def test_a_ceiling_is_passed_on_as_a_lower_bound() -> None:
     row = row_at(made(), metrics=Metrics(as_of=T0, itl_p99=Quantile(2.0, at_least=True), ttft_p99=Quantile(0.4)))
     assert (row["itl_p99_s"], row["ttft_p99_prometheus_s"], row["itl_p50_s"]) == (2.0, 0.4, None)
     assert "itl_p99: at least" in row["quality"]
+
+
+def regimes(requests: Requests, seconds: int) -> list[str]:
+    """The regime at each whole second of the last ones up to T0."""
+    memory, names = None, []
+    for t in T0 - np.arange(seconds)[::-1]:
+        row, memory = pulse(replace(window_at(requests, float(t), 30.0), events_as_of=float(t)), memory, Settings())
+        names.append(row["regime"])
+    return names
+
+
+def stuck(requests: Requests, positions: list[int]) -> Requests:
+    """These never got past prefill: their marks were lost, or they hang."""
+    never = np.isin(np.arange(len(requests)), positions)
+    times = ("prefill_done_at", "decode_started_at", "first_token_at", "finished_at")
+    return replace(requests, **{name: np.where(never, np.nan, getattr(requests, name)) for name in times})
+
+
+def test_one_stuck_request_is_no_saturation() -> None:
+    """Two requests a second at 0.1 s and one that waits for 50 s: below throughout, although it is the P99 of every 5 s."""
+    assert set(regimes(stuck(made(), [19]), 40)) == {"below"}
+
+
+def test_one_slow_answer_is_no_saturation() -> None:
+    """Nor does one that is answered after 8 s, when the answer comes."""
+    r = made()
+    late = np.arange(120) == 80
+    times = ("prefill_done_at", "decode_started_at", "first_token_at", "finished_at")
+    assert set(regimes(replace(r, **{name: getattr(r, name) + 8.0 * late for name in times}), 40)) == {"below"}
+
+
+def test_a_queue_is_a_saturation_before_it_is_served() -> None:
+    """All those of the last 15 s wait: the regime rises within them, with no first token to see it by."""
+    names = regimes(stuck(made(), list(range(90, 120))), 25)
+    assert names[0] == "below"
+    assert names[-1] == "saturated"
+
+
+def test_the_only_request_that_waits_is_all_there_is_to_judge() -> None:
+    """With nobody else in the window, one that waits decides."""
+    alone = replace(stuck(made(1), [0]), arrived_at=np.array([T0 - 20.0]))
+    assert regimes(alone, 15)[-1] == "saturated"
