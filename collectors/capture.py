@@ -14,6 +14,7 @@ import msgspec
 from poascope.errors import Misconfigured, PoascopeError
 
 MAX_LINE = 64 * 2**20
+MAX_JUMP_S = 86_400.0
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -60,10 +61,38 @@ class Reader:
             zipped = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
-            while text := self._next(stream):
-                self.counts["lines"] += 1
-                if line := self._parse(text):
-                    yield line
+            yield from self._in_time(self._parsed(stream))
+
+    def _parsed(self, stream: Any) -> Iterator[Line]:
+        while text := self._next(stream):
+            self.counts["lines"] += 1
+            if line := self._parse(text):
+                yield line
+
+    def _in_time(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """Without lines whose time is more than a day off: one broken clock or digit would age everything that is under way.
+        Where the next line agrees with such a one, time did move on."""
+        at: float | None = None
+        doubted: Line | None = None
+        for line in lines:
+            if at is not None and abs(line.t - at) <= MAX_JUMP_S:
+                if doubted is not None:
+                    self.counts["absurd time"] += 1
+                    doubted = None
+            elif doubted is not None and abs(line.t - doubted.t) <= MAX_JUMP_S:
+                yield doubted
+                doubted = None
+            else:
+                if doubted is not None:
+                    self.counts["absurd time"] += 1
+                doubted = line
+                continue
+            at = line.t
+            yield line
+        if doubted is not None and at is None:
+            yield doubted
+        elif doubted is not None:
+            self.counts["absurd time"] += 1
 
     def _next(self, stream: Any) -> bytes:
         try:

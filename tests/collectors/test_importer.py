@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from collectors.capture import Reader
 from collectors.importer import import_capture
 from poascope.cli import cli
 from poascope.errors import Misconfigured, PoascopeError
@@ -125,3 +126,26 @@ def test_a_gap_that_no_table_can_hold_is_damage(tmp_path: Path) -> None:
     code, said = run("import", path, "--store", tmp_path / "a.duckdb", "--json")
     done = json.loads(said)
     assert code == 0 and done["rows"] == {"gaps": 1} and done["notable"] == {"damaged": 4}
+
+
+@pytest.mark.parametrize("place", [0, 700, -1])
+def test_a_line_of_another_century_is_left_out(place: int, tmp_path: Path) -> None:
+    """A single line with an absurd time is counted and skipped, wherever it is: it ends no request."""
+    with gzip.open(SMALL, "rt") as file:
+        lines = file.read().splitlines()
+    nats = next(json.loads(line) for line in lines if '"src":"nats"' in line)
+    plain = tmp_path / "late.jsonl"
+    plain.write_text("\n".join([*lines[:place], json.dumps(nats | {"t": 8e9}), *lines[place:]]))
+    with Store.open(":memory:") as store:
+        done = import_capture(plain, store, Settings(), NOW)
+        assert store.cursor().execute("SELECT outcome, count(*) FROM requests GROUP BY 1").fetchall() == [("finished", 54)]
+    assert done.counts["absurd time"] == 1
+
+
+def test_a_recording_may_span_days(tmp_path: Path) -> None:
+    """Where the lines after a jump agree with it, nothing is left out; neither is the only line of a recording."""
+    line = {"src": "nats", "subject": "x.y", "data": ""}
+    for times, kept in (([5.0, 6.0, 2e5, 2e5 + 1, 4e5, 4e5], 6), ([5.0], 1)):
+        plain = tmp_path / f"{len(times)}.jsonl"
+        plain.write_text("\n".join(json.dumps(line | {"t": t}) for t in times))
+        assert len(list(Reader(plain))) == kept
