@@ -14,6 +14,7 @@ from queries.window import Quantile
 from store.names import BY_ALIAS, Quantity
 
 MAX_SERIES = 20_000
+MAX_VALUE = 1e18  # past it sums and differences overflow or say nothing; infinities and NaN are not below it either
 KEPT_S = 120.0
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
@@ -78,14 +79,17 @@ def _labels(quantity: Quantity, labels: Mapping[str, str]) -> str:
 
 
 def parse_series(samples: Iterable[Raw]) -> tuple[list[Gauge], list[Histogram]]:
-    """Samples grouped into gauges and whole histograms; NaN is no sample. A quantity exported under two of its names counts once."""
+    """Samples grouped into gauges and whole histograms; what is NaN or beyond all counting is no sample.
+
+    A quantity exported under two of its names counts once.
+    """
     gauges: dict[Series, Gauge] = {}
     buckets: dict[Series, dict[float, float]] = {}
     totals: dict[Series, float] = {}
     known: dict[Series, Quantity] = {}
     for name, labels, value in samples:
         quantity = _family(name)
-        if quantity is None or math.isnan(value):
+        if quantity is None or not abs(value) < MAX_VALUE:
             continue
         text = _labels(quantity, labels)
         if quantity.kind != "histogram":

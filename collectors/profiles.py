@@ -36,7 +36,8 @@ class Profiles:
         if target not in self._by_target:
             return
         for quantity, labels in readings.labels(target):
-            if quantity.name == "router_overhead_ms" and (router := json.loads(labels).get("router_id", "")).isdecimal():
+            router = json.loads(labels).get("router_id", "") if quantity.name == "router_overhead_ms" else ""
+            if router.isdecimal() and len(router) <= len(str(2**64)):
                 self._named[int(router)] = target
         count = readings.count("frontend_input_tokens", target)
         self._round[target] = increase([self._requests.get(target, count), count]) > 0

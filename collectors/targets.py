@@ -1,9 +1,17 @@
 """The scraped targets: what each one reads, and which deployment it speaks of."""
 
 import json
+import re
 from collections.abc import Collection, Sequence
 
 from collectors.metrics import Gauge, Histogram, Readings
+
+_MAX_BLOCK_TOKENS = 1e6
+
+
+def _as_label(namespace: str) -> str:
+    # Dynamo 1.x writes the namespace my-ns as my_ns into its labels, and as it is into its subjects.
+    return re.sub(r"[^A-Za-z0-9_]", "_", namespace)
 
 
 class Targets:
@@ -20,7 +28,7 @@ class Targets:
         for one in series:
             labels = json.loads(one.labels)
             if namespace := labels.get("dynamo_namespace"):
-                self._namespaces.setdefault(target, set()).add(namespace)
+                self._namespaces.setdefault(target, set()).add(_as_label(namespace))
             if one.quantity.name == "block_tokens" and "model" in labels:
                 self._models.setdefault(target, set()).add(labels["model"])
 
@@ -30,12 +38,12 @@ class Targets:
         return {
             target
             for target in self.readings.read_at
-            if deployment in (named := self._namespaces.get(target, set())) or (not named and (alone or target in tied))
+            if _as_label(deployment) in (named := self._namespaces.get(target, set())) or (not named and (alone or target in tied))
         }
 
     def block_tokens(self, targets: Collection[str]) -> int | None:
         """Tokens in a KV block, as the frontends say; None while none has said."""
-        sizes = [gauge.value for gauge in self.readings.latest("block_tokens", targets) if gauge.value >= 1]
+        sizes = [gauge.value for gauge in self.readings.latest("block_tokens", targets) if 1 <= gauge.value < _MAX_BLOCK_TOKENS]
         return int(max(sizes)) if sizes else None
 
     def model(self, targets: Collection[str]) -> str | None:

@@ -1,5 +1,7 @@
 """Which target speaks of which deployment."""
 
+import pytest
+
 from collectors.metrics import parse_series, parse_text
 from collectors.targets import Targets
 
@@ -35,3 +37,15 @@ def test_targets_that_are_gone_are_forgotten() -> None:
     targets = fed(a=BLOCKS)
     targets.forget(11)
     assert targets.of("prod", alone=True, tied=[]) == set() and targets.model({"a"}) is None
+
+
+def test_a_namespace_is_known_by_its_label() -> None:
+    """1.x writes the namespace my-ns as my_ns into its labels: its metrics belong to it all the same."""
+    targets = fed(worker=NAMED.replace("prod", "my_ns"))
+    assert targets.of("my-ns", alone=False, tied=[]) == {"worker"} == targets.of("my_ns", alone=False, tied=[])
+
+
+@pytest.mark.parametrize("size", ["+Inf", "-Inf", "NaN", "1e308", "-16", "0", "1e6"])
+def test_an_impossible_block_size_is_none(size: str) -> None:
+    """What no block can be is not taken for its size, and raises nothing."""
+    assert fed(a=BLOCKS.replace("16", size)).block_tokens({"a"}) is None
