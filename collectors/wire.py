@@ -339,7 +339,7 @@ def _hit(payload: bytes) -> HitRate:
 
 def _step(payload: bytes) -> Step:
     said = _forward.decode(payload)
-    if isinstance(said.worker_id, str) and not said.worker_id.isdecimal():
+    if isinstance(said.worker_id, str) and not (said.worker_id.isdecimal() and len(said.worker_id) <= len(str(U64))):
         raise _Refused("worker id is no number")
     queued, running = said.queued_requests, said.scheduled_requests
     counts = (running.num_prefill_requests, running.num_decode_requests, queued.num_prefill_requests + queued.num_decode_requests)

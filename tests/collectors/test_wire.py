@@ -121,3 +121,9 @@ def test_damaged_messages_never_raise(data: st.DataObject) -> None:
 def test_any_subject_and_bytes_are_survived(subject: str, data: bytes) -> None:
     """Whatever the bus carries, `decode` answers."""
     assert isinstance(decode(subject, data), Message | Unreadable)
+
+
+def test_a_worker_id_of_thousands_of_digits_is_refused() -> None:
+    """Python itself refuses to read such a number: it is no worker id, and no exception either."""
+    step = {"worker_id": "9" * 5000, "wall_time": 0.02, "scheduled_requests": {}, "queued_requests": {}}
+    assert isinstance(decode("namespace.d.component.c.endpoint.e.forward-pass-metrics", envelope(step)), Unreadable)
