@@ -216,8 +216,13 @@ class Core:
     # -- out
 
     def take(self) -> dict[str, pa.Table]:
-        """Rows for the writer, one Arrow table for each table that has any."""
-        return self.rows.take()
+        """Rows for the writer, one Arrow table for each table that has any. Those that no table holds are a gap in the next ones."""
+        tables = self.rows.take()
+        refused, self.rows.refused = self.rows.refused, {}
+        for table, count in refused.items():
+            self._count("refused", table, "", count)
+            self.gap(f"store:{table}", "refused", float(self._tick or 0), None, count)
+        return tables
 
     def finish(self) -> int:
         """Settle what only waits for its grace, at the end of a recording; returns how many requests were still under way."""

@@ -58,6 +58,8 @@ SCHEMAS: dict[str, Any] = {
 }  # fmt: skip
 _TIMES = {table: {f.name for f in schema if f.type == _TS} for table, schema in SCHEMAS.items()}
 
+_LATEST = 253_402_300_800.0  # the year 10000: what reads a time back ends there
+
 # Rows of one table that may wait for a writer that stalls; past it new ones are refused, and counted.
 MAX_ROWS = 200_000
 
@@ -69,6 +71,7 @@ class Rows:
         self._columns: dict[str, dict[str, list[Any]]] = {}
         self._counts: dict[str, int] = {}
         self.dropped = 0
+        self.refused: dict[str, int] = {}
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -83,15 +86,33 @@ class Rows:
         if columns is None:
             columns = self._columns[table] = {f.name: [] for f in SCHEMAS[table]}
         times = _TIMES[table]
+        if not all(0 <= value < _LATEST for name in times if (value := values.get(name)) is not None):
+            self._refuse(table)
+            return
         for name, column in columns.items():
             value = values.get(name)
             column.append(round(value * 1e6) if value is not None and name in times else value)
         self._counts[table] = count + 1
 
     def take(self) -> dict[str, pa.Table]:
-        """Everything put since the last call, and an empty buffer. May run on another thread than `put`."""
+        """Everything put since the last call, and an empty buffer. May run on another thread than `put`.
+
+        A row that does not fit its table is left out and counted in `refused`: it must not hold back the others.
+        """
         full, self._columns, self._counts = self._columns, {}, {}
-        return {
-            table: pa.table([pa.array(columns[f.name], f.type) for f in SCHEMAS[table]], schema=SCHEMAS[table])
-            for table, columns in full.items()
-        }
+        return {table: rows for table, columns in full.items() if (rows := self._table(table, columns)).num_rows}
+
+    def _table(self, table: str, columns: dict[str, list[Any]]) -> pa.Table:
+        schema = SCHEMAS[table]
+        try:
+            return pa.table([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+        except (pa.ArrowException, OverflowError):
+            count = len(next(iter(columns.values())))
+            if count <= 1:
+                self._refuse(table)
+                return schema.empty_table()
+            halves = [{name: column[half] for name, column in columns.items()} for half in (slice(count // 2), slice(count // 2, None))]
+            return pa.concat_tables([self._table(table, half) for half in halves])
+
+    def _refuse(self, table: str) -> None:
+        self.refused[table] = self.refused.get(table, 0) + 1
