@@ -28,6 +28,7 @@ from controller.protocol import (
     Ack,
     Decision,
     Intent,
+    Moment,
     Target,
     ack_key,
     complaint,
@@ -267,7 +268,10 @@ class Bus:
                 answer = await self.client.request(PING, timeout=1)
             except (NoRespondersError, TimeoutError):
                 return None
-        return msgspec.json.decode(answer.data, type=float | None)
+        try:
+            return msgspec.json.decode(answer.data, type=Moment | None)
+        except msgspec.DecodeError:
+            return None  # whoever answered is no controller
 
     async def answer_pings(self, turned_at: Callable[[], float | None]) -> None:
         """Be the controller that answers `controller_at`, until the bus is closed."""

@@ -8,7 +8,7 @@ A plain subscription to `$KV.poascope.>` also sees writes that the bucket then r
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -23,6 +23,8 @@ MIN_EXPIRY_S, MAX_EXPIRY_S = 300.0, 8 * 3600.0
 MAX_TAU = MAX_OMEGA = 10.0
 MAX_TEXT = 500
 Mode = Literal["auto", "manual", "freeze"]
+# Unix s that a calendar can show: whoever may write to the bucket must not break every page that reads it.
+Moment = Annotated[float, msgspec.Meta(ge=0, lt=2.5e11)]
 
 # (τ, ω) of each regime, from the paper's controller. "below" is also what Dynamo does when nothing is set.
 REGIMES: Mapping[str, tuple[float, float]] = {"below": (0.0, 1.0), "transition": (0.7, 1.0), "saturated": (0.8, 0.1)}
@@ -41,7 +43,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     expected_revision: int
     tau: float | None = None
     omega: float | None = None
-    expires_at: float | None = None
+    expires_at: Moment | None = None
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +57,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     regime: str
     mode: Mode
     why: str
-    decided_at: float
+    decided_at: Moment
     intent_revision: int | None = None
-    expires_at: float | None = None
+    expires_at: Moment | None = None
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +70,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
 
     tau: float | None
     omega: float | None
-    applied_at: float
+    applied_at: Moment
     target_revision: int
     error: str | None = None
 
@@ -77,7 +79,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Published on `poascope.<deployment>.decision` for what no KV write shows: expiry, refusal, hold. Collectors store it."""
 
     kind: Literal["expiry", "refusal", "hold"]
-    at: float
+    at: Moment
     actor: str
     why: str
     mode: str | None = None

@@ -196,7 +196,14 @@ def show(settings: Settings, deployment: Deployment = "", json: Json = False) ->
     from controller.bus import call
 
     async def ask(bus: "Bus") -> "State":
-        return await bus.state(await _deployment(bus, settings, deployment))
+        state = await bus.state(await _deployment(bus, settings, deployment))
+        if not (state.intent.revision or state.target.revision or state.acks):
+            known = ", ".join(await bus.deployments()) or "none"
+            raise PoascopeError(
+                f"deployment: {state.deployment} - nobody wanted or decided anything for it; known: {known}"
+                + ("" if state.controller_at else "; no controller answers")
+            )
+        return state
 
     _print(call(settings.nats_url, settings.nats_credentials, ask), json)
 

@@ -43,6 +43,16 @@ async def test_an_intent_is_stored_with_its_revision(bus: Bus) -> None:
     assert abs(stored.at - time.time()) < 60
 
 
+async def test_times_no_calendar_has_are_a_problem_and_no_value(bus: Bus) -> None:
+    """A target or acknowledgement dated 1e308 by whoever may write to the bucket is not handed on as if a page could show it."""
+    await bus.put_target("dynamo", target(decided_at=1e308, expires_at=1e308), 0)
+    await bus.put_ack("dynamo", "gateway", Ack(tau=0.0, omega=1.0, applied_at=-1.0, target_revision=0))
+    state = await bus.state("dynamo")
+    assert (state.target.value, state.acks["gateway"].value) == (None, None)
+    assert "decided_at" in (state.target.problem or "")
+    assert "applied_at" in (state.acks["gateway"].problem or "")
+
+
 async def test_a_double_submit_applies_once(bus: Bus) -> None:
     """The same idempotency key is the same intent: at once, at the same time, and long after others came."""
     now = time.time()

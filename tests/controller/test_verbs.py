@@ -95,6 +95,7 @@ async def test_what_cannot_be_taken_is_refused_with_a_code(shell: Shell, bus: Bu
     freeze = ("intent", "set", "--mode", "freeze", "--reason", "r", "--expires", "1h")
     for args, code, message in (
         (freeze, 2, "deployment: none known yet - name one with --deployment"),
+        (("intent", "show", "--deployment", "nope"), 1, "deployment: nope - nobody wanted or decided anything for it; known: none"),
         (("intent", "set", "--reason", "r", "--deployment", "d"), 2, "mode: none - give"),
         (("intent", "set", "--preset", "calm", "--reason", "r", "--deployment", "d"), 2, "preset: calm - must be one of below"),
         (("intent", "set", "--preset", "below", "--reason", "r", "--deployment", "d"), 2, "expires_at: missing"),
