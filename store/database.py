@@ -1,5 +1,7 @@
 """One process owns the file: one writer, and a cursor for each reader in that same process."""
 
+import contextlib
+import fcntl
 import os
 import re
 import threading
@@ -102,6 +104,8 @@ class Store:
 
 
 def _connect(path: str, read_only: bool, memory_limit: str) -> duckdb.DuckDBPyConnection:
+    if not read_only:
+        _drop_empty(path)
     try:
         return duckdb.connect(path, read_only=read_only, config={**_CONFIG, "memory_limit": memory_limit})
     except duckdb.Error as error:
@@ -109,9 +113,18 @@ def _connect(path: str, read_only: bool, memory_limit: str) -> duckdb.DuckDBPyCo
         if owner and int(owner[1]) != os.getpid():
             raise PoascopeError(
                 f"store: {path} - in use by pid {owner[1]}, and only one process can open it; "
-                "ask that one over HTTP (--url http://127.0.0.1:8600), stop it, or name another file (--store)"
+                "ask that one over HTTP (--url with the address of the read API that it printed), stop it, or name another file (--store)"
             ) from error
         raise PoascopeError(f"store: {path} - cannot be opened ({_first_line(error)})") from error
+
+
+def _drop_empty(path: str) -> None:
+    """Remove a file without a byte in it, as a crash or a full disk at the very first start leaves it: DuckDB would refuse it for ever."""
+    with contextlib.suppress(OSError):  # DuckDB says what is wrong with it
+        if Path(path).is_file() and Path(path).stat().st_size == 0:
+            with Path(path).open("r+b") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # DuckDB's own lock: not one that is being made just now
+                Path(path).unlink()
 
 
 def _first_line(error: Exception) -> str:

@@ -78,6 +78,17 @@ def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
         Store.open(tmp_path / "foreign.duckdb")
 
 
+def test_an_empty_file_is_made_a_store(tmp_path: Path) -> None:
+    """A file without a byte, as a crash at the first start leaves it, does not block its name; a reader does not touch it."""
+    path = tmp_path / "s.duckdb"
+    path.touch()
+    with pytest.raises(PoascopeError, match="cannot be opened"):
+        Store.open(path, read_only=True)
+    with Store.open(path) as store:
+        store.append("workers", worker_rows([1]))
+    assert count(path) == 1
+
+
 def test_a_read_only_store_takes_no_rows(tmp_path: Path) -> None:
     """A replay can read a closed file and cannot change it."""
     Store.open(tmp_path / "s.duckdb").close()
