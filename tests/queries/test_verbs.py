@@ -3,6 +3,7 @@ import threading
 import time
 from collections.abc import Iterator
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import duckdb
@@ -107,6 +108,8 @@ def test_a_bundle_holds_the_slice_and_proves_itself(
         (("query", "signals", "--store", "absent.duckdb"), 1, "absent.duckdb - no such file"),
         (("query", "signals", "--url", "http://127.0.0.1:9"), 3, "is `poascope collect` running there?"),
         (("query", "signals", "--url", "127.0.0.1"), 2, "not an HTTP address"),
+        (("query", "signals", "--url", "http://["), 2, "not an HTTP address"),
+        (("query", "signals", "--url", "http://a:99999"), 2, "not an HTTP address"),
         (("query", "signals", "--store", "x", "--format", "xml"), 2, "must be csv or json"),
         (("query", "signals", "--store", "x", "--param", "from"), 2, "must be k=v"),
         (("export", "--store", "x", "--out", "y", "--from", "noon"), 2, "not a time"),
@@ -116,6 +119,31 @@ def test_what_cannot_be_answered_exits_with_its_kind(args: tuple[str, ...], code
     """1 failed, 2 usage, 3 unreachable, each with a sentence that says what to do."""
     result = invoke(*args)
     assert (result.exit_code, says in result.output) == (code, True), result.output
+
+
+def test_what_is_no_collector_is_said_to_be_none(url: str) -> None:
+    """A page that answers 200 with HTML is an error and prints nothing; a name is one piece of the path, whatever is in it."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        result = invoke("query", "signals", "--url", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "not as a collector does" in result.output
+    escaped = invoke("query", "signals?x=1#", "--url", url, "--api-token", "secret")
+    assert (escaped.exit_code, "signals?x=1# - no such query" in escaped.output) == (2, True), escaped.output
 
 
 def test_refusals_of_a_collector_are_passed_on(url: str) -> None:
