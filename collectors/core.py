@@ -24,21 +24,32 @@ MAX_CATCH_UP_S = 120
 REMEMBERED_EVENTS = 8192
 MAX_PUBLISHERS = 4096
 SILENT_S = 3600.0
+# A time further off than this says nothing of the clock that it came from.
+MAX_CLOCK_OFF_S = 10 * 365 * 86_400.0
 FORGET_EVERY_S, TARGET_FORGOTTEN_S = 60, 600.0
 
 
 class _Clock:
-    """A publisher's time on the receiver's clock: the least delay of the last minutes is taken for the difference of the clocks."""
+    """A publisher's time on the receiver's clock: the least delay of the last minutes is taken for the difference of the clocks.
+
+    A message that came much later than that is a clock that was set back, and starts the search anew: a mere delay is then
+    found again by the messages after it, a clock set forward by the least delay itself. `steps` counts the new starts.
+    """
 
     SPAN_S = 120.0
+    STEP_S = 5.0
 
     def __init__(self) -> None:
         self.since, self.floor, self.before = -math.inf, math.inf, math.inf
+        self.steps = 0
 
     def aligned(self, received_at: float, published_at: float) -> float:
         delay = received_at - published_at
         if received_at - self.since > self.SPAN_S:
             self.since, self.before, self.floor = received_at, self.floor, delay
+        elif delay - min(self.floor, self.before) > self.STEP_S:
+            self.since, self.before, self.floor = received_at, math.inf, delay
+            self.steps += 1
         self.floor = min(self.floor, delay)
         return published_at + min(self.floor, self.before)
 
@@ -249,12 +260,19 @@ class Core:
     def _event_time(self, received_at: float, message: Message) -> float:
         if message.publisher is None or message.published_at is None:
             return received_at
+        if abs(received_at - message.published_at) > MAX_CLOCK_OFF_S:
+            self._count("clock", "years off", "")
+            return received_at
         clock = self._clocks.get(message.publisher)
         if clock is None:
             if len(self._clocks) >= MAX_PUBLISHERS:
                 self._clocks.pop(next(iter(self._clocks)))
             clock = self._clocks[message.publisher] = _Clock()
-        return clock.aligned(received_at, message.published_at)
+        steps = clock.steps
+        at = clock.aligned(received_at, message.published_at)
+        if clock.steps > steps:
+            self._count("clock", "set back or late", "")
+        return at
 
     def _stream(self, deployment: Deployment, subject: str, message: Message) -> Stream:
         # On 0.9 the routers of both pools count separately on one subject: told apart by whose worker they speak of.

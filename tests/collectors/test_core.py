@@ -22,6 +22,7 @@ from store import Store
 from tests.conftest import CAPTURES
 
 COUNTS = {"0.9.0": 560, "1.6.1": 613}
+START = 1_700_000_000
 
 
 def play(core: Core, lines: Any) -> dict[str, pa.Table]:
@@ -363,3 +364,58 @@ def test_workers_that_only_their_caches_speak_of_are_forgotten() -> None:
     (deployment,) = core.deployments.values()
     kept = (deployment.heard_of, deployment.prefixes.caches, deployment.loads, deployment.reported)
     assert [600 <= len(one) <= 602 for one in kept] == [True] * 4, [len(one) for one in kept]
+
+
+def routed(at: float, step: Any, request: str, published_at: float, sequence: int) -> tuple[float, str, bytes]:
+    """One routing event of one aggregated worker, as 0.9 sends it."""
+    import msgspec
+
+    said = {"request_id": request, "worker": {"worker_id": 7, "dp_rank": 0}, "data": step, "router_id": 1}
+    envelope = {
+        "publisher_id": 1,
+        "sequence": sequence,
+        "published_at": round(published_at * 1000),
+        "payload": msgspec.msgpack.encode(said),
+    }
+    return at, "namespace.d.component.c.active_sequences_events", msgspec.msgpack.encode(envelope)
+
+
+def lives(step_at: float, by_s: float) -> list[tuple[float, str, bytes]]:
+    """A request a second that takes 0.6 s, from a publisher whose clock is set by `by_s` at `step_at`."""
+    steps = ({"AddRequest": {"isl": 16, "overlap": 0}}, "MarkPrefillCompleted", "Free")
+    out = []
+    for second in range(START, START + 90):
+        for i, (after, step) in enumerate(zip((0.1, 0.4, 0.7), steps, strict=True)):
+            at = second + after
+            out.append(routed(at + 0.002, step, str(second), at + (by_s if at > step_at else 0.0), 3 * (second - START) + i))
+    return out
+
+
+@pytest.mark.parametrize("by_s", [-600.0, 600.0, -1e9, 1e9, 5.0, -7.0])
+def test_a_clock_that_is_set_moves_no_request(by_s: float) -> None:
+    """A publisher's clock jumps by minutes or years: requests keep the seconds in which they came."""
+    core = Core(Settings())
+    for message in lives(START + 40, by_s):
+        core.advance(message[0])
+        core.feed_nats(*message)
+    core.advance(START + 95)
+    core.finish()
+    requests = core.take()["requests"]
+    off = np.array(seconds(requests, "arrived_at")) - [int(i) + 0.1 for i in requests["request_id"].to_pylist()]
+    assert requests.num_rows == 90 and np.abs(off).max() < 0.1
+
+
+def test_one_absurd_publishing_time_spoils_none_after_it() -> None:
+    """A message said to be from the year 287396, or from long ago: the others of its publisher keep their times."""
+    for absurd in (2**53 / 1000 - 1, 0.0):
+        core = Core(Settings())
+        for i, message in enumerate(lives(START, 0)):
+            core.advance(message[0])
+            core.feed_nats(*(routed(message[0], "Free", "none", absurd, 500) if i == 100 else message))
+        core.advance(START + 95)
+        core.finish()
+        tables = core.take()
+        requests = tables["requests"]
+        off = np.array(seconds(requests, "arrived_at")) - [int(i) + 0.1 for i in requests["request_id"].to_pylist()]
+        assert requests.num_rows >= 89 and np.abs(off).max() < 0.1
+        assert "refused" not in " ".join(core.counts())
