@@ -19,6 +19,7 @@ from queries.window import Codes, Floats
 MIN_FINISHED = 8
 MIN_INFLIGHT = 5.0
 RESAMPLES = 200
+ROUNDING = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,13 @@ def doubt(n: int, mean_inflight: float, gaps: int, silent: bool, provisional: st
 
 
 def ratio(actual: Floats, expected: Floats, as_of: float, withheld: str | None) -> Estimate:
-    """Σactual/Σexpected with its bounds. The value is there even when `withheld` has a reason: it is drawn hollow."""
+    """Σactual/Σexpected with its bounds. The value is there even when `withheld` has a reason: it is drawn hollow.
+
+    Nothing is faster than the best: an interval that ends below 1 (by the hundredth that is shown) says that the curve is off.
+    """
     low, high = bootstrap(actual, expected)
+    if withheld is None and high < 1 - ROUNDING:
+        withheld = f"below 1 ({low:.2f} to {high:.2f}): the fit is off"
     return Estimate(float(actual.sum() / expected.sum()), low, high, len(actual), as_of, withheld)
 
 

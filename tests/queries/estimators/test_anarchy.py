@@ -250,3 +250,13 @@ def test_mixed_causes_are_told_apart() -> None:
     assert found == pytest.approx(
         {"queue": even.waited_s, "imbalance": truth.waited_s - even.waited_s, "transfer": 0.3 * 240, "other": 0.7 * 240}, rel=0.1
     )
+
+
+def test_an_interval_below_one_is_no_sound_poa() -> None:
+    """Requests that all took 0.9 of the best: the value is kept and hollow. One whose interval reaches 1 is sound, and so is what
+    is 1 to a hundredth."""
+    best = np.ones(40)
+    assert ratio(0.9 * best, best, 0.0, None).withheld == "below 1 (0.90 to 0.90): the fit is off"
+    assert ratio(np.random.default_rng(1).normal(0.98, 0.2, 40), best, 0.0, None).withheld is None
+    assert ratio(0.995 * best, best, 0.0, None).withheld is None
+    assert ratio(0.9 * best, best, 0.0, "events are stale").withheld == "events are stale"
