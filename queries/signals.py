@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queries.estimators import Estimate
 from queries.estimators.anarchy import (
@@ -20,13 +21,28 @@ from queries.estimators.anarchy import (
     share,
 )
 from queries.estimators.knee import Station, headroom_ratio, knee_inflight
-from queries.estimators.latency import MIN_DISTINCT, NO_SAMPLES, PRESETS, Curve, Samples, completed_meanwhile, fit, fit_constant, remember
+from queries.estimators.latency import (
+    MIN_DISTINCT,
+    NO_SAMPLES,
+    PRESETS,
+    Curve,
+    Samples,
+    completed_meanwhile,
+    fit,
+    fit_constant,
+    remember,
+    shortest_usual_s,
+)
 from queries.estimators.quantiles import censored_quantile, quantile
 from queries.estimators.regime import STALE_AFTER_S, STEP_S, THRESHOLDS_S, Regime, step
 from queries.window import Codes, Requests, Window, join
 
 RATE_WINDOW_S = 10.0
 REFIT_S = 10.0
+ODD_SHARE = (
+    0.05  # of the requests that end in the window; with more of them cut short or led past a pool, what the others say is not the whole
+)
+SHORT_HOLD_S = 300.0
 STAGES = ("prefill", "first", "decode")
 Row = dict[str, Any]
 
@@ -43,6 +59,7 @@ class Memory:
     """What a deployment's next pulse needs of its last ones. Start with Memory().
 
     samples, curves, reasons: by stage of STAGES; a reason says why a curve is missing or provisional. Times are Unix seconds of events.
+    short: decode stays too short to be samples, the first of them at `short_since`; emptied when they are few, or are the new usual.
     """
 
     samples: dict[str, Samples] = field(default_factory=dict)
@@ -50,6 +67,8 @@ class Memory:
     reasons: dict[str, str] = field(default_factory=dict)
     sampled_until: float | None = None
     fitted_at: float | None = None
+    short: Samples = NO_SAMPLES
+    short_since: float | None = None
     regime: Regime = field(default_factory=Regime)
 
 
@@ -71,27 +90,58 @@ def stay(requests: Requests, stage: str, dead: frozenset[int]) -> tuple[Stay, Co
 
 
 def dead_workers(requests: Requests) -> frozenset[int]:
-    """Codes of workers whose newest request was lost: they hold no more load and must not look idle to the optimum."""
+    """Codes of workers whose newest request was lost, or ended without the prefill it was there for: they hold no more load and must not
+    look idle to the optimum. Of a pool that is dead altogether none: they are who served what was served."""
     gone: set[int] = set()
-    for code in (requests.prefill, requests.decode):
-        for c in np.unique(code[requests.lost & (code >= 0)]):
+    unserved = np.isnan(requests.prefill_done_at) & ~np.isnan(requests.finished_at)
+    for code, failed in ((requests.prefill, requests.lost | unserved), (requests.decode, requests.lost)):
+        dead: set[int] = set()
+        for c in np.unique(code[failed & (code >= 0)]):
             mine = np.flatnonzero(code == c)
-            if requests.lost[mine[np.argsort(requests.arrived_at[mine], kind="stable")[-1]]]:
-                gone.add(int(c))
+            if failed[mine[np.argsort(requests.arrived_at[mine], kind="stable")[-1]]]:
+                dead.add(int(c))
+        gone |= dead if len(dead) < len(np.unique(code[code >= 0])) else set()
     return frozenset(gone)
+
+
+def past_prefill(requests: Requests) -> NDArray[np.bool_]:
+    """Mask: a prefill pool serves, and these had none of it (it was down, or they were led past it): their decode has the prefill in it."""
+    return np.isnan(requests.prefill_done_at) & bool((requests.prefill >= 0).any())
+
+
+def without_short(memory: Memory, usual: Samples, new: Samples, end: float) -> tuple[Memory, Samples, Samples]:
+    """Decode: the samples so far, and the new ones without those too short to be any, which go to `memory.short`.
+
+    When for five minutes more than one in twenty was short, that is what answers are like now: the samples start anew from there.
+    """
+    odd = new.seconds < shortest_usual_s(usual)
+    kept, short = new.take(~odd), remember(memory.short, new.take(odd), end)
+    since = memory.short_since
+    if since is None and len(short):
+        since = float(short.at.min())
+    if since is not None and end - since >= SHORT_HOLD_S:
+        lately = usual.take(usual.at >= since)
+        if len(short) > ODD_SHARE * (len(short) + len(lately) + len(kept)) and short.at.max() > end - SHORT_HOLD_S / 5:
+            usual, kept = lately, short.join(kept)
+        short, since = NO_SAMPLES, None
+    return replace(memory, short=short, short_since=since), usual, kept
 
 
 def learn(memory: Memory, everyone: Requests, end: float) -> Memory:
     """Add the newly finished requests to the samples, and fit again every 10 s of event time; sooner while there is no firm fit."""
     since = -np.inf if memory.sampled_until is None else memory.sampled_until
     samples, grew = dict(memory.samples), False
+    past = past_prefill(everyone)
     for stage in STAGES:
         here, _ = stay(everyone, stage, frozenset())
-        new = np.flatnonzero((here.end > since) & (here.end <= end) & (here.place >= 0))
+        new = np.flatnonzero((here.end > since) & (here.end <= end) & (here.place >= 0) & ~past)
         if len(new):
             n = completed_meanwhile(here.start, here.end, here.place)[new]
             added = Samples(n, np.maximum(here.end[new] - here.start[new], 0.0), here.end[new])
-            samples[stage] = remember(samples.get(stage, NO_SAMPLES), added, end)
+            so_far = samples.get(stage, NO_SAMPLES)
+            if stage == "decode":
+                memory, so_far, added = without_short(memory, so_far, added, end)
+            samples[stage] = remember(so_far, added, end)
             grew = True
     memory = replace(memory, samples=samples, sampled_until=max(since, end))
     due = memory.fitted_at is None or end - memory.fitted_at >= REFIT_S or (memory.reasons and end - memory.fitted_at >= 1)
@@ -110,6 +160,15 @@ def learn(memory: Memory, everyone: Requests, end: float) -> Memory:
 
 def _share(everyone: Requests, stage: str, dead: frozenset[int], curve: Curve, counted: Codes, window: Window) -> Share:
     return share(stay(everyone, stage, dead)[0], curve, counted, window.end, window.window_s)
+
+
+def odd_ends(ended: int, past: int, short: int) -> str | None:
+    """Why the requests that ended well do not speak for the window; None when at most one in twenty ended otherwise."""
+    if past > ODD_SHARE * ended:
+        return f"{past} of {ended} had no prefill from its pool"
+    if short > ODD_SHARE * ended:
+        return f"{short} of {ended} ended short: cut streams or very short answers"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +191,11 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     done = np.flatnonzero(whole & (r.finished_at > after) & (r.finished_at <= window.end))
     first = np.flatnonzero(whole & (r.first_token_at > after) & (r.first_token_at <= window.end))
     pools = ["prefill", "decode"] if (r.prefill >= 0).any() else ["decode"]
-    if pools[0] == "prefill":
-        done, first = (rows[(r.prefill[rows] >= 0) & ~np.isnan(r.prefill_done_at[rows])] for rows in (done, first))
+    past, short = past_prefill(r), r.finished_at - r.decode_started_at < shortest_usual_s(memory.samples.get("decode", NO_SAMPLES))
+    odd = odd_ends(len(done), int(past[done].sum()), int((short & ~past)[done].sum()))
+    done, first = done[~(past | short)[done]], first[~past[first]]
     if not len(done):
-        nothing = Estimate(None, withheld="no requests finished in the window")
+        nothing = Estimate(None, withheld=odd or "no requests finished in the window")
         return Anarchy(nothing, nothing)
     as_of = float(r.finished_at[done].max())
     actual = r.finished_at[done] - r.arrived_at[done]
@@ -152,7 +212,7 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     lived = r.arrived_at, np.sort(r.finished_at[~np.isnan(r.finished_at)])
     inflight = np.searchsorted(np.sort(lived[0]), ticks, "right") - np.searchsorted(lived[1], ticks, "right")
     ticks_seen = ticks >= r.arrived_at.min()
-    provisional = next((f"{s} {memory.reasons[s]}" for s in [*pools, "first"] if s in memory.reasons), None)
+    provisional = odd or next((f"{s} {memory.reasons[s]}" for s in [*pools, "first"] if s in memory.reasons), None)
     mean_inflight = float(inflight[ticks_seen].mean()) if ticks_seen.any() else 0.0
 
     shares = {pool: _share(r, pool, dead, memory.curves[pool], done, window) for pool in pools}
@@ -264,7 +324,7 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     memory = replace(memory, regime=regime)
     row, notes = traffic(window, silent)
     a = anarchy(window, everyone, memory, config.preset, silent)
-    n_star = knee(everyone, memory)
+    n_star = knee(everyone, memory, end - window.window_s)
     if n_star.value is None:
         notes.append(f"knee: {n_star.withheld}")
     if a.poa.withheld:
@@ -313,8 +373,12 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     return row, memory
 
 
-def knee(everyone: Requests, memory: Memory) -> Estimate:
-    """N* of the pools in use; withheld as long as one of them has no curve or a flat one, which may be the bottleneck."""
+def knee(everyone: Requests, memory: Memory, after: float) -> Estimate:
+    """N* of the pools in use; withheld as long as one of them has no curve or a flat one, which may be the bottleneck, and while
+    requests that ended since `after` were led past the prefill pool."""
+    ended = ~everyone.lost & (everyone.finished_at > after)
+    if odd := odd_ends(int(ended.sum()), int((ended & past_prefill(everyone)).sum()), 0):
+        return Estimate(None, withheld=odd)
     stations = []
     dead = dead_workers(everyone)
     for pool in ["prefill", "decode"] if (everyone.prefill >= 0).any() else ["decode"]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
 from queries.window import Codes, Floats
@@ -28,6 +28,7 @@ BATCH_S = 0.02
 BEND = 0.05  # a pole is looked for only where the highest tenth of the loads lies this much above the line: the search costs 20 ms
 PER_OCTAVE = 200
 MAX_AGE_S = 1800.0
+SHORT_OF_USUAL, USUAL_SHARE = 0.5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,12 @@ class Samples:
     def __len__(self) -> int:
         return len(self.n)
 
+    def take(self, mask: NDArray[np.bool_]) -> "Samples":
+        return Samples(self.n[mask], self.seconds[mask], self.at[mask])
+
+    def join(self, more: "Samples") -> "Samples":
+        return Samples(*(np.concatenate([getattr(self, f), getattr(more, f)]) for f in ("n", "seconds", "at")))
+
 
 NO_SAMPLES = Samples(np.empty(0), np.empty(0), np.empty(0))
 
@@ -129,13 +136,23 @@ def remember(samples: Samples, new: Samples, now: float) -> Samples:
 
     Samples older than 30 min go, except the newest 30 of an octave.
     """
-    n, seconds, at = (np.concatenate([getattr(samples, f), getattr(new, f)]) for f in ("n", "seconds", "at"))
+    both = samples.join(new)
+    n, at = both.n, both.at
     order = np.lexsort((-at, octave(n)))
     groups = octave(n)[order]
     first = np.searchsorted(groups, groups, "left")
     rank = np.arange(len(order)) - first
     keep = np.sort(order[(rank < PER_OCTAVE) & ((at[order] > now - MAX_AGE_S) | (rank < MIN_REQUESTS))])
-    return Samples(n[keep], seconds[keep], at[keep])
+    return Samples(n[keep], both.seconds[keep], at[keep])
+
+
+def shortest_usual_s(samples: Samples) -> float:
+    """Seconds under which a stay is no sample: half of what all but the shortest twentieth took. 0 while there are fewer than 30.
+
+    Of a stream that was cut nothing says so but its end, and a hundred of them would turn the curve over. Answers whose lengths have always
+    been mixed are not short by this: under exponentially distributed lengths one in forty is.
+    """
+    return SHORT_OF_USUAL * float(np.quantile(samples.seconds, USUAL_SHARE)) if len(samples) >= MIN_REQUESTS else 0.0
 
 
 def _relative(curve_seconds: Floats, seconds: Floats, floor: float) -> Floats:

@@ -307,6 +307,14 @@ def test_a_dead_worker_does_not_look_idle() -> None:
     assert dead_workers(made(decode=place, lost=np.arange(120) == 18)) == frozenset()
 
 
+def test_a_worker_that_left_its_last_prefill_undone_is_dead() -> None:
+    """It was killed and another took its place: one worker, not two, shares the load. Alone in its pool it stays."""
+    r = made(prefill_done_at=np.where(np.arange(120) == 59, np.nan, made().prefill_done_at))
+    replaced = replace(r, prefill=np.where(np.arange(120) < 60, 0, 3), workers=(*r.workers, (7, 0)))
+    assert dead_workers(replaced) == {0}
+    assert dead_workers(replaced.take(np.arange(120) < 60)) == frozenset()
+
+
 def test_a_ceiling_is_passed_on_as_a_lower_bound() -> None:
     """A quantile from an open bucket keeps its value and is marked; what metrics do not say stays None."""
     row = row_at(made(), metrics=Metrics(as_of=T0, itl_p99=Quantile(2.0, at_least=True), ttft_p99=Quantile(0.4)))
@@ -314,13 +322,71 @@ def test_a_ceiling_is_passed_on_as_a_lower_bound() -> None:
     assert "itl_p99: at least" in row["quality"]
 
 
+def follow(requests: Requests, seconds: int, every: int = 1, after: float = 0.0) -> list[dict[str, Any]]:
+    """The rows of the `seconds` up to T0 + after."""
+    memory, rows = None, []
+    for t in T0 + after - np.arange(0, seconds, every)[::-1]:
+        row, memory = pulse(replace(window_at(requests, float(t), 30.0), events_as_of=float(t)), memory, Settings())
+        assert_every_none_has_a_reason(row)
+        rows.append(row)
+    return rows
+
+
+def cut(requests: Requests, which: np.ndarray) -> Requests:
+    """These ended 0.4 s after decode began: cut off, or as short as if."""
+    return replace(requests, finished_at=np.where(which, requests.decode_started_at + 0.4, requests.finished_at))
+
+
+BUSY = {"decode_inflight": np.arange(240) % 5 + 3.0}
+
+
+def test_cut_streams_turn_no_curve_over() -> None:
+    """A hundred streams of 5 s, then five seconds of streams cut after 0.4 s, then as before: knee and PoA stay, and while more than one in
+    twenty of the window was cut, PoA is hollow and says so."""
+    r = made(240, **BUSY)
+    fell = (r.arrived_at > T0 - 60) & (r.arrived_at < T0 - 55)
+    rows = follow(cut(r, fell), 100)
+    knees = [row["knee_inflight"] for row in rows if row["knee_inflight"] is not None]
+    assert max(knees) < 1.05 * min(knees)
+    hollow = [row["poa_withheld"] for row in rows if row["ts"] > T0 - 50 and row["ts"] < T0 - 30]
+    assert all(re.fullmatch(r"\d+ of \d+ ended short: cut streams or very short answers", h) for h in hollow)
+    assert rows[-1]["poa_withheld"] is None
+    assert rows[-1]["poa_hat"] == pytest.approx(rows[30]["poa_hat"], rel=0.05)
+
+
+def test_answers_that_stay_short_become_the_usual() -> None:
+    """After five minutes of nothing but short answers they are what a request costs: the fit starts anew and PoA is near 1 again."""
+    r = made(1200, decode_inflight=np.arange(1200) % 5 + 3.0, spacing=0.5)
+    rows = follow(cut(r, r.arrived_at > T0 - 400), 480, every=5)
+    during = [row["poa_withheld"] for row in rows if T0 - 360 < row["ts"] < T0 - 110]
+    assert all("ended short" in h for h in during)
+    assert "ended short" not in (rows[-1]["poa_withheld"] or "")
+    assert rows[-1]["poa_hat"] == pytest.approx(1, abs=0.25)
+
+
+def test_what_had_no_prefill_of_its_pool_is_no_sample() -> None:
+    """The pool is down for 20 s and decode workers prefill themselves, slowly: the curves stay, PoA is hollow, the knee withheld, each with
+    the reason."""
+    r = made(240, **BUSY)
+    down = (r.arrived_at > T0 - 60) & (r.arrived_at < T0 - 40)
+    led_past = replace(
+        r,
+        prefill=np.where(down, -1, r.prefill),
+        prefill_done_at=np.where(down, np.nan, r.prefill_done_at),
+        first_token_at=r.first_token_at + 3.0 * down,
+        finished_at=r.finished_at + 9.0 * down,
+    )
+    rows = follow(led_past, 100, after=8.0)
+    amid = next(row for row in rows if row["ts"] == T0 - 30)
+    assert re.fullmatch(r"\d+ of \d+ had no prefill from its pool", amid["poa_withheld"])
+    assert f"knee: {amid['poa_withheld']}" in amid["quality"]
+    assert rows[-1]["poa_withheld"] is None
+    assert rows[-1]["poa_hat"] == pytest.approx(1, abs=0.1)
+
+
 def regimes(requests: Requests, seconds: int) -> list[str]:
     """The regime at each whole second of the last ones up to T0."""
-    memory, names = None, []
-    for t in T0 - np.arange(seconds)[::-1]:
-        row, memory = pulse(replace(window_at(requests, float(t), 30.0), events_as_of=float(t)), memory, Settings())
-        names.append(row["regime"])
-    return names
+    return [row["regime"] for row in follow(requests, seconds)]
 
 
 def stuck(requests: Requests, positions: list[int]) -> Requests:

@@ -3,7 +3,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queries.estimators.latency import NO_SAMPLES, PER_OCTAVE, Curve, Samples, completed_meanwhile, fit, fit_constant, remember
+from queries.estimators.latency import (
+    NO_SAMPLES,
+    PER_OCTAVE,
+    Curve,
+    Samples,
+    completed_meanwhile,
+    fit,
+    fit_constant,
+    remember,
+    shortest_usual_s,
+)
 
 lines = st.builds(Curve, st.floats(0.001, 10), st.floats(0, 1))
 loads = st.lists(st.integers(1, 60), min_size=1, max_size=20).map(lambda n: np.array(n, dtype=float))
@@ -139,3 +149,12 @@ def test_a_long_saturation_does_not_flush_what_was_seen_unqueued() -> None:
     assert (kept.n == 100).sum() == PER_OCTAVE
     fresh = remember(kept, samples([1] * 100, Curve(0.05, 0.05), at=4000.0), 4000.0)
     assert (fresh.n == 1).sum() == 100  # 30-minute-old ones go once enough newer ones are there
+
+
+def test_short_is_what_was_hardly_ever_seen() -> None:
+    """Of stays of 5 s, one under 2.5 s is short; of lengths that were always mixed few are; nothing is before there are 30."""
+    assert shortest_usual_s(samples([1] * 30, Curve(5, 0))) == pytest.approx(2.5)
+    assert shortest_usual_s(samples([1] * 29, Curve(5, 0))) == 0
+    mixed = np.random.default_rng(1).exponential(5, 2000)
+    usual = shortest_usual_s(Samples(np.ones(2000), mixed, np.zeros(2000)))
+    assert (mixed < usual).mean() == pytest.approx(0.025, abs=0.01)
