@@ -5,7 +5,8 @@ component, the first one was prefill. No component name is ever read.
 """
 
 from collections import Counter, OrderedDict, deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from collectors.wire import Added, Freed, Marked
 
@@ -161,9 +162,22 @@ class Assembler:
         return [f for _, request_id in list(self._waiting) if (r := self.open.get(request_id)) for f in self._settle(r, r.seen_at, True)]
 
     def lose_worker(self, now: float, worker: Worker) -> list[Finished]:
-        """End what is open on a worker that is known to be gone."""
-        gone = [r for r in self.open.values() if any(leg.worker == worker and leg.freed_at is None for leg in r.legs.values())]
-        return [f for request in gone for f in self._lose(request, now)]
+        """End what is open on a worker that is known to be gone, and relieve it of what other workers took over."""
+        held = [r for r in self.open.values() if any(leg.worker == worker and leg.freed_at is None for leg in r.legs.values())]
+        finished: list[Finished] = []
+        for request in held:
+            last = [leg for leg in self.split(request) if leg is not None][-1:]
+            if not last or last[0].worker == worker:
+                finished += self._lose(request, now)
+                continue
+            for leg in request.legs.values():
+                if leg.worker == worker:
+                    self._uncount(leg)
+        return finished
+
+    def lose_if(self, now: float, forsaken: Callable[[Open], bool]) -> list[Finished]:
+        """End the open requests of which that is known."""
+        return [f for request in [r for r in self.open.values() if forsaken(r)] for f in self._lose(request, now)]
 
     def _leg(self, at: float, component: str, event: Added | Marked | Freed) -> tuple[Open | None, Leg | None]:
         request = self.open.get(event.request_id)
@@ -287,10 +301,22 @@ class Assembler:
         return (None, legs[0]) if alone else (legs[0], None)
 
     def view(self, request: Open, now: float) -> Finished | None:
-        """An open request as a row of the window; None before its beginning is known."""
+        """An open request as a row of the window; None before its beginning is known.
+
+        While nobody knows whether its one leg is a prefill, the row names no worker, and takes the end of the prompt for the first
+        token: it is one if there is a single pool, and a request whose prompt was read must not look as if it still waited for that.
+        One whose decode leg is over has ended, whatever of its prefill is still waited for.
+        """
         first, second = self.split(request)
         arrived = _arrived(first, second)
-        return None if arrived is None else self._snapshot(request, first, second, arrived, now, lost=False)
+        if arrived is None:
+            return None
+        row = self._snapshot(request, first, second, arrived, now, lost=False)
+        if first and second is None and self.role(first.component) is None:
+            return replace(row, prefill=None, prefill_done_at=None, first_token_at=first.marked_at, prefill_inflight=None)
+        if first and second and second.marked_at is not None and second.freed_at is not None:
+            return replace(row, finished_at=second.freed_at, ended_at=second.freed_at)
+        return row
 
     def _snapshot(self, request: Open, first: Leg | None, second: Leg | None, arrived: float, now: float, *, lost: bool) -> Finished:
         return Finished(

@@ -182,3 +182,38 @@ def test_a_request_sent_to_another_worker_moves_its_load() -> None:
     assert (assembler.inflight["y", B], assembler.inflight["y", C]) == (0, 1)
     (done,) = feed(assembler, [(14, "y", Freed("r", C))])
     assert done.decode == C and assembler.counters["rerouted"] == 1
+
+
+def test_a_request_whose_prompt_was_read_does_not_wait_while_roles_are_unknown() -> None:
+    """On a cold start nobody knows what the only component is: the row names no worker and has the mark for its first token."""
+    assembler = Assembler(300)
+    feed(assembler, alone("a", 0)[:1])
+    waiting = assembler.view(assembler.open["a"], 0.4)
+    assert waiting and waiting.first_token_at is None and waiting.arrived_at == 0
+    feed(assembler, alone("a", 0)[1:2])
+    view = assembler.view(assembler.open["a"], 30)
+    assert view and (view.first_token_at, view.prefill, view.decode, view.prefill_done_at) == (0.5, None, None, None)
+    assert view.finished_at is None and assembler.inflight["z", C] == 1
+
+
+def test_a_known_prefill_still_waits_for_its_first_token() -> None:
+    """Once the roles are known, the end of a prefill is no first token."""
+    assembler = Assembler(300)
+    feed(assembler, life("calm", 0) + life("r", 10)[:2])
+    view = assembler.view(assembler.open["r"], 12)
+    assert view and (view.prefill, view.prefill_done_at, view.first_token_at) == (A, 11, None)
+
+
+def test_what_others_took_over_outlives_a_dead_prefill() -> None:
+    """A router that gives a dead prefill worker up never frees it: the request is served by its decode worker, and ends with that."""
+    assembler = Assembler(300)
+    feed(assembler, life("calm", 0))
+    events = life("r", 10)
+    feed(assembler, [events[0], *events[3:5], *life("stuck", 11)[:1]])
+    (lost,) = assembler.lose_worker(13, A)
+    assert lost.request_id == "stuck" and lost.lost and assembler.inflight["x", A] == 0
+    assert feed(assembler, events[5:]) == []
+    view = assembler.view(assembler.open["r"], 14.1)
+    assert view and view.finished_at == 14
+    (done,) = assembler.advance(14 + GRACE_S)
+    assert (done.request_id, done.lost, done.prefill_done_at, done.finished_at) == ("r", False, None, 14)
