@@ -88,15 +88,20 @@ def verdict(row: Row | None, age_s: float | None, objectives: Objectives) -> Ver
     if latency:
         latency += f" against an objective of {objective(slo)}"
     load = "" if inflight is None else f"{inflight:.0f} in flight" + (f" with the knee near {knee:.0f}" if knee else "")
+    past = inflight is not None and knee is not None and inflight > knee
     evidence = ", ".join(part for part in (latency, load) if part) + "." if latency or load else ""
-    if inflight == 0 and worst is None:
-        return Verdict("calm", "No.", "There is no traffic.")
-    if not isinstance(regime, str) or regime == "unknown":
+    if inflight is None:
+        return Verdict("unknown", "Cannot tell: requests in flight unknown.", evidence, reason(row, "events"))
+    known = isinstance(regime, str) and regime != "unknown"
+    if _idle(row):
+        over = f" It was {regime} when the last requests were served." if known and regime != "below" else ""
+        return Verdict("calm", "No.", ("There is no traffic." if worst is None or not known else "Nothing is in flight.") + over)
+    if not known:
         return Verdict("unknown", "Cannot tell: regime unknown.", evidence, reason(row, "regime", "ttft"))
     if regime == "saturated":
         return Verdict("trouble", "Yes: saturated.", evidence, lever(row))
     if worst is not None and worst > slo:
-        where = "in transition" if regime == "transition" else "though below the knee"
+        where = "in transition" if regime == "transition" else "past the knee" if past else "though below the knee"
         return Verdict("trouble", f"Yes: TTFT is past its objective, {where}.", evidence, lever(row))
     if regime == "transition":
         return Verdict("watch", "Close: in transition.", evidence, lever(row))
@@ -104,7 +109,14 @@ def verdict(row: Row | None, age_s: float | None, objectives: Objectives) -> Ver
         return Verdict(
             "watch", "Close: ITL is past its objective.", f"ITL P99 {span(itl)} against {objective(objectives.slo_itl_s)}. {evidence}"
         )
+    if past:
+        return Verdict("watch", "Close: past the knee.", evidence, lever(row))
     return Verdict("calm", "No: below the knee.", evidence)
+
+
+def _idle(row: Row) -> bool:
+    """Nothing is in flight and the regime was not judged anew: what it says is over."""
+    return number(row.get("inflight")) == 0 and reason(row, "regime").startswith("no requests")
 
 
 def _held(row: Row) -> bool:
@@ -157,11 +169,11 @@ def _regime(rows: Sequence[Row], row: Row, at: float | None) -> Tile:
     known = isinstance(regime, str) and regime != "unknown"
     since = next((r["at"] for r in reversed(rows) if r.get("regime") != regime), None)
     steady = "" if since is None or at is None else f"for {at - since:.0f} s"
-    parts = [
-        f"EWMA {span(ewma)}" if ewma is not None else reason(row, "regime", "ttft_ewma", "ttft"),
-        f"τ {tau:g} ω {omega:g}" if tau is not None and omega is not None else "",
-    ]
+    over = known and _idle(row)
+    said = f"EWMA {span(ewma)}" if ewma is not None and not over else reason(row, "regime", "ttft_ewma", "ttft")
+    parts = [said, f"τ {tau:g} ω {omega:g}" if tau is not None and omega is not None else ""]
     level: Any = {"saturated": "alarm", "transition": "warn", "below": "sound"}.get(str(regime), "none")
+    level = "hollow" if over else level
     return Tile("regime", "Regime", str(regime) if known else "unknown", "", steady, " · ".join(p for p in parts if p), level, at, ewma)
 
 

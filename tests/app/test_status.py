@@ -7,6 +7,8 @@ from app import status
 from app.status import Objectives
 
 SLO = Objectives(1.0, 0.05)
+HELD = "regime: no requests: last state held"
+STALE = "regime: no events for more than 15 s"
 
 
 def row(**given: Any) -> dict[str, Any]:
@@ -28,7 +30,14 @@ def tile(rows: list[dict[str, Any]], key: str) -> status.Tile:
         ({"ttft_p99_censored_s": 3.0}, "trouble", "Yes: TTFT is past its objective, though below the knee."),
         ({"itl_p99_s": 0.2}, "watch", "Close: ITL is past its objective."),
         ({"regime": "unknown"}, "unknown", "Cannot tell: regime unknown."),
-        ({"regime": None, "inflight": 0.0, "ttft_p99_s": None}, "calm", "No."),
+        ({"regime": "unknown", "inflight": 0.0, "ttft_p99_s": None, "quality": ["regime: no requests yet"]}, "calm", "No."),
+        ({"regime": "unknown", "inflight": 0.0, "ttft_p99_s": None, "quality": [STALE]}, "unknown", "Cannot tell: regime unknown."),
+        ({"regime": None, "inflight": None, "ttft_p99_s": None}, "unknown", "Cannot tell: requests in flight unknown."),
+        ({"inflight": 120.0}, "watch", "Close: past the knee."),
+        ({"inflight": 120.0, "ttft_p99_s": 2.0}, "trouble", "Yes: TTFT is past its objective, past the knee."),
+        ({"inflight": 120.0, "regime": "transition"}, "watch", "Close: in transition."),
+        ({"regime": "saturated", "inflight": 0.0, "ttft_p99_s": 3.0, "quality": [HELD]}, "calm", "No."),
+        ({"regime": "saturated", "inflight": 0.0, "ttft_p99_s": 3.0}, "trouble", "Yes: saturated."),
     ],
 )
 def test_the_sentence_answers_the_question(given: dict[str, Any], level: str, answer: str) -> None:
@@ -83,3 +92,19 @@ def test_past_the_knee_is_an_alarm() -> None:
     """In flight is judged against the knee."""
     found = tile([row(inflight=128.0, headroom_ratio=-0.29)], "inflight")
     assert (found.state, found.unit, found.trust) == ("alarm", "of 99", "29 % past the knee")
+
+
+def test_a_regime_that_is_only_held_is_over() -> None:
+    """With nothing in flight the last regime is told as the past, in the sentence and on its tile."""
+    idle = row(regime="transition", inflight=0.0, ttft_ewma_s=0.9, quality=[HELD])
+    assert status.verdict(idle, 1.0, SLO).text == "Nothing is in flight. It was transition when the last requests were served."
+    found = tile([idle], "regime")
+    assert (found.state, found.value, found.trust) == ("hollow", "transition", "no requests: last state held")
+    assert tile([row(regime="transition", ttft_ewma_s=0.9)], "regime").state == "warn"
+
+
+def test_without_routing_events_nobody_says_there_is_no_traffic() -> None:
+    """Requests in flight NULL: the page says what is missing and what brings it."""
+    said = "events: requests run but no routing is heard; start the frontends with --router-replica-sync"
+    found = status.verdict(row(inflight=None, regime="unknown", ttft_p99_s=None, quality=["regime: no requests yet", said]), 1.0, SLO)
+    assert (found.level, found.todo) == ("unknown", said.partition(": ")[2])
