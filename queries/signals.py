@@ -266,7 +266,7 @@ def traffic(window: Window, silent: bool) -> tuple[Row, list[str]]:
     notes: list[str] = []
     if window.events_as_of is None:
         notes.append("events: none yet")
-    else:
+    elif not any(note.startswith("events: ") for note in window.notes):  # else requests run that no event tells of: unknown, not none
         row |= {"inflight": float(is_open.sum()), "queued": float(unserved.sum())}
         if silent:
             notes.append(f"events: silent for {end - window.events_as_of:.0f} s")
@@ -282,7 +282,7 @@ def traffic(window: Window, silent: bool) -> tuple[Row, list[str]]:
     if not len(ttft):
         notes.append("ttft: no first tokens in the window")
     censored = censored_quantile(ttft, end - r.arrived_at[unserved], 0.99)
-    row["ttft_p99_censored_s"] = None if silent else censored.value
+    row["ttft_p99_censored_s"] = None if silent or row["inflight"] is None else censored.value
     if censored.at_least:
         notes.append("ttft_p99_censored: at least")
     done = ~r.lost & (r.finished_at > after) & (r.finished_at <= end)

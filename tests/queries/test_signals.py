@@ -249,6 +249,14 @@ def test_silence_with_requests_open_is_unknown() -> None:
     assert pulse(replace(window, events_as_of=T0 - 15), None, Settings())[0]["regime"] == "below"
 
 
+def test_requests_that_no_event_tells_of_are_not_none() -> None:
+    """Engines work and no routing is heard: counts are unknown, with the window's reason, and not zero."""
+    said = "events: requests run but no routing is heard; start the frontends with --router-replica-sync"
+    row = row_at(made(0), notes=(said,))
+    assert [row[name] for name in ("inflight", "queued", "arrivals_per_s", "finished_per_s")] == [None] * 4
+    assert said in row["quality"]
+
+
 def test_transfer_is_from_prefill_done_to_decode_start() -> None:
     """0.3 s between the pools for each request that finished in the window."""
     r = made()
