@@ -13,7 +13,8 @@ from collectors.capture import Reader
 from collectors.core import Core
 from collectors.importer import feed
 from poascope.settings import Settings
-from queries.signals import Anarchy, Memory, anarchy, dead_workers, learn, pulse, stay
+from queries.memory import Memory, dead_workers, learn, stay
+from queries.signals import Anarchy, anarchy, pulse
 from queries.window import Metrics, Quantile, Requests, Window, from_table, window_at
 from store import Store
 
