@@ -73,13 +73,17 @@ class Finished:
 
 
 class Assembler:
-    """Events of one deployment in, finished requests out; counts what it could not use."""
+    """Events of one deployment in, finished requests out; counts what it could not use.
+
+    `handed_over_at`: of the requests that came to a second component, when the last of them left its first.
+    """
 
     def __init__(self, lost_after_s: float) -> None:
         self.lost_after_s = lost_after_s
         self.open: OrderedDict[str, Open] = OrderedDict()
         self.inflight: Counter[tuple[str, Worker]] = Counter()
         self.counters: Counter[str] = Counter()
+        self.handed_over_at = 0.0
         self._pairs: Counter[tuple[str, str]] = Counter()
         self._alone: Counter[str] = Counter()
         self._done: OrderedDict[str, str] = OrderedDict()
@@ -109,6 +113,8 @@ class Assembler:
         if leg.freed_at is None:
             self.inflight[key] += 1
             leg.counted = True
+        before = (other.freed_at for other in request.legs.values() if other is not leg and other.marked_at is not None)
+        self.handed_over_at = max([self.handed_over_at, *(t for t in before if t is not None and t <= at)])
         if len(request.legs) == 1 or request.router_id is None:
             request.router_id, request.regime = event.router_id, regime
         request.isl = event.isl if request.isl is None else request.isl

@@ -182,7 +182,7 @@ class Core:
             if deployment.events_as_of is not None and now - deployment.events_as_of > SILENT_S and not deployment.assembler.open:
                 del self.deployments[deployment.name]
                 continue
-            for finished in deployment.assembler.advance(now):
+            for finished in deployment.assembler.advance(now) + deployment.assembler.lose_if(now, deployment.forsaken(now)):
                 self._ended(deployment, finished)
             for component, worker in deployment.gone(now):
                 self._worker_gone(deployment, component, worker, now)
@@ -197,6 +197,7 @@ class Core:
             self._ended(deployment, finished)
         since = deployment.reported.pop(worker, now)
         deployment.worker_seen.pop((component, worker), None)
+        deployment.asked.pop(worker, None)
         # No event was missed, so this is no gap in the windows; it says since when the worker is gone.
         place = {"source": f"worker:{component}:{worker[0]}:{worker[1]}", "deployment": deployment.name}
         self.rows.put("gaps", **place, kind="worker gone", **{"from": since, "to": now}, count=len(lost))
@@ -286,9 +287,15 @@ class Core:
         ended: list[Finished] = []
         if not isinstance(event, Control | Deleted):
             deployment.heard_of[event.worker] = received_at
+        # The router itself, as far as it can be told: on 0.9 it publishes under its own id, and it alone ends what it began.
+        request = deployment.assembler.open.get(event.request_id) if isinstance(event, Marked | Freed) else None
+        for router in (message.publisher, request.router_id if request else None):
+            if router is not None and router in deployment.routers:
+                deployment.routers[router] = received_at
         match event:
             case Added():
                 deployment.saw_worker(component, event.worker, received_at)
+                deployment.routed(event.worker, received_at)
                 deployment.routers[event.router_id] = received_at
                 first = event.request_id not in deployment.assembler.open
                 ended = deployment.assembler.add(at, component, event, deployment.regime)
@@ -296,6 +303,7 @@ class Core:
                     self.profiles.routed(event.router_id, received_at, deployment.name)
                     deployment.arrivals.append((at, self.profiles.profile(event.router_id)))
             case Marked():
+                deployment.marked(component, event, received_at)
                 ended = deployment.assembler.mark(at, component, event)
             case Freed():
                 ended = deployment.assembler.free(at, component, event)
@@ -303,13 +311,16 @@ class Core:
                 # On 0.9 a process speaks under one id for all its workers: only routers are told apart, by what they route.
                 own = message.publisher not in deployment.routers if message.component is None else event.kv_used_blocks is not None
                 if own:
-                    deployment.reported[event.worker] = received_at
+                    deployment.heard(event.worker, received_at)
+                    deployment.idle(event.worker, event.active_decode_blocks, received_at)
                 deployment.load(message.component, "worker" if own else "router", event)
             case Step():
                 deployment.saw_worker(component, event.worker, received_at)
-                deployment.reported[event.worker] = received_at
+                deployment.heard(event.worker, received_at)
                 deployment.step(at, component, event)
             case KvChange():
+                if deployment.assembler.role(component) == "prefill":
+                    deployment.heard(event.worker, received_at)
                 if message.sequence is None:
                     self._loss.heard(Stream(deployment.name, "kv-events", None, f"{component}:{event.worker}"), event.event_id, received_at)
                 self._kv(deployment, component, event, at)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.assemble import Assembler, Finished
+from collectors.assemble import Assembler, Finished, Open
 from collectors.metrics import Readings, quantile
 from collectors.prefix import Prefixes
-from collectors.wire import Load, Step
+from collectors.wire import Load, Marked, Step
 from poascope.settings import Profile, Settings
 from queries.signals import Memory
 from queries.window import HISTORY_N, HISTORY_S, Metrics, Quantile, Requests, Window
@@ -20,6 +20,11 @@ TTFT_WINDOW_S, ITL_WINDOW_S = 60.0, 30.0
 MAX_STEPS = 100_000
 NEWEST_S = 5.0
 GONE_S = 15
+# A prefill worker may read one long prompt for this long without a word, as long as nobody takes its requests over.
+PREFILL_GONE_S = 60
+IDLE_S = 15.0
+OVERTAKEN_S = 5.0
+ROUTER_GONE_S, LONGER_THAN_ANY = 30.0, 3.0
 WORKER_FORGOTTEN_S = 600.0
 
 
@@ -80,6 +85,9 @@ class Deployment:
         self.heard_of: dict[Worker, float] = {}
         self.routers: dict[int, float] = {}
         self.reported: dict[Worker, float] = {}
+        self.asked: dict[Worker, float] = {}
+        self.bypassed: set[Worker] = set()
+        self.idle_since: dict[Worker, float] = {}
         self._quiet: Counter[Worker] = Counter()
         self.events_as_of: float | None = None
         self.mode: str | None = None
@@ -91,6 +99,59 @@ class Deployment:
         self.worker_seen[key] = at
         self.worker_seen.move_to_end(key)
         self.component_of[worker] = component
+
+    def heard(self, worker: Worker, at: float) -> None:
+        """A sign of life of the worker itself."""
+        self.reported[worker] = at
+        self.bypassed.discard(worker)
+
+    def routed(self, worker: Worker, at: float) -> None:
+        """A request was sent to a worker."""
+        self.asked[worker] = at
+        self.idle_since.pop(worker, None)
+
+    def marked(self, component: str, event: Marked, at: float) -> None:
+        """A prompt was read: its prefill worker lives. If another worker read what was sent to one, that one was given up."""
+        if self.assembler.role(component) == "prefill":
+            self.heard(event.worker, at)
+        elif request := self.assembler.open.get(event.request_id):
+            for leg in request.legs.values():
+                if leg.component != component and leg.marked_at is None and leg.freed_at is None:
+                    self.bypassed.add(leg.worker)
+
+    def idle(self, worker: Worker, blocks: int | None, at: float) -> None:
+        """A worker's own word on the blocks it decodes; one that never said a number above 0 may not count them at all."""
+        before = self.loads.get((worker, "worker"))
+        if blocks == 0 and before is not None and before.fields.get("active_decode_blocks"):
+            self.idle_since[worker] = at
+        elif blocks:
+            self.idle_since.pop(worker, None)
+
+    def forsaken(self, now: float) -> Callable[[Open], bool]:
+        """Tells requests that nobody will ever free, for a router that dies (a frontend restarts) frees nothing: seen on 0.9.
+
+        They are on a worker that says for `IDLE_S` that it decodes nothing, and was sent nothing more; or no decode worker ever got
+        them, though others whose prompt was read `OVERTAKEN_S` later came to theirs; or their router fell silent while others speak,
+        and they are far older than any decode of the last half hour took.
+        """
+        idle = {worker for worker, since in self.idle_since.items() if since <= now - IDLE_S}
+        living = {router for router, at in self.routers.items() if at > now - ROUTER_GONE_S}
+        took = [r.request.ended_at - (r.request.decode_started_at or r.request.arrived_at) for r in self.history]
+        old = now - max(ROUTER_GONE_S, LONGER_THAN_ANY * max(took, default=math.inf))
+        overtaken = self.assembler.handed_over_at - OVERTAKEN_S
+
+        def test(request: Open) -> bool:
+            first, second = self.assembler.split(request)
+            last = second or first
+            if last is None:
+                return False
+            if last.freed_at is not None:
+                return second is None and last.marked_at is not None and last.freed_at < overtaken
+            if last.worker in idle and last.marked_at is not None:
+                return True
+            return bool(living) and request.router_id not in living and request.seen_at < old
+
+        return test
 
     def load(self, component: str | None, source: str, event: Load) -> None:
         self._latest(
@@ -120,20 +181,26 @@ class Deployment:
                 latest.changed = True
 
     def gone(self, now: float) -> list[tuple[str, Worker]]:
-        """Workers that hold decoding requests and used to report on themselves, and have not for `GONE_S` in which others were heard.
+        """Workers that have something to do and used to give signs of life, and have not for `GONE_S` in which others were heard.
 
-        A worker that decodes reports with every block or step. Seconds in which the whole deployment was silent do not count:
-        then it is the bus that is down.
+        A worker that decodes reports with every block or step. A prefill worker is heard of when a prompt is read; it is gone when it
+        was sent requests since and others took them over, or it has read none of them for `PREFILL_GONE_S`. Seconds in which the
+        whole deployment was silent do not count: then it is the bus that is down.
         """
         heard = self.events_as_of is not None and self.events_as_of > now - 1
         found: list[tuple[str, Worker]] = []
         for component, worker in self.worker_seen:
-            loaded = self.assembler.inflight[component, worker] > 0 and self.assembler.role(component) in ("decode", "aggregated")
+            role, patience = self.assembler.role(component), GONE_S
+            if role == "prefill":
+                loaded = self.asked.get(worker, 0.0) > self.reported.get(worker, now)
+                patience = GONE_S if worker in self.bypassed else PREFILL_GONE_S
+            else:
+                loaded = self.assembler.inflight[component, worker] > 0 and role is not None
             if not loaded or self.reported.get(worker, now) > now - 1:
                 self._quiet.pop(worker, None)
             elif heard:
                 self._quiet[worker] += 1
-                if self._quiet[worker] >= GONE_S:
+                if self._quiet[worker] >= patience:
                     found.append((component, worker))
         return found
 
@@ -174,6 +241,9 @@ class Deployment:
         self.component_of.pop(worker, None)
         self.prefixes.drop(worker)
         self.reported.pop(worker, None)
+        self.asked.pop(worker, None)
+        self.bypassed.discard(worker)
+        self.idle_since.pop(worker, None)
         self._quiet.pop(worker, None)
         for source in ("worker", "router", "step"):
             self.loads.pop((worker, source), None)

@@ -419,3 +419,28 @@ def test_one_absurd_publishing_time_spoils_none_after_it() -> None:
         off = np.array(seconds(requests, "arrived_at")) - [int(i) + 0.1 for i in requests["request_id"].to_pylist()]
         assert requests.num_rows >= 89 and np.abs(off).max() < 0.1
         assert "refused" not in " ".join(core.counts())
+
+
+def test_a_prefill_worker_that_was_killed_is_gone_and_leaves_no_ghosts() -> None:
+    """On 0.9.0 decode workers take its requests over, which all end well; it is named once it was silent for 15 s. The frontends were
+    started anew with it: what the dead ones had under way is lost when its workers say that they are idle, and nothing stays in flight."""
+    path = CAPTURES / "prefill-worker-killed-0.9.0.jsonl.gz"
+    core = Core(Settings())
+    for line in (lines := list(Reader(path))):
+        core.advance(line.t)
+        feed(core, line)
+    core.advance(lines[-1].t + 20)
+    core.finish()
+    tables, truth = core.take(), clients(path)
+    requests = {r["request_id"]: r for r in tables["requests"].to_pylist()}
+    whole = {i for i, c in truth.items() if c["chunks"] == 129}
+    cut = {i for i, c in truth.items() if c["error"] == "cut"}
+    assert {requests[i]["outcome"] for i in whole} == {"finished"} and {requests[i]["outcome"] for i in cut} == {"lost"}
+    (gap,) = tables["gaps"].to_pylist()
+    assert gap["kind"] == "worker gone" and gap["source"].startswith("worker:prefill:") and gap["count"] == 0
+    bypassed = [r for r in requests.values() if r["prefill_worker"] and r["prefill_done_at"] is None]
+    assert len(bypassed) == 36 and {f"worker:prefill:{r['prefill_worker']}:0" for r in bypassed} == {gap["source"]}
+    (deployment,) = core.deployments.values()
+    assert not deployment.assembler.open and not any(deployment.assembler.inflight.values())
+    silent = [r["inflight"] for r in tables["signals"].to_pylist() if gap["from"] < r["ts"] < gap["to"]]
+    assert len(silent) == 16 and max(silent) <= 12

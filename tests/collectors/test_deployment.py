@@ -8,7 +8,7 @@ import pytest
 
 from collectors.capture import Reader
 from collectors.core import Core
-from collectors.deployment import Deployment, blocks_of, metrics_of
+from collectors.deployment import Deployment, Routed, blocks_of, metrics_of
 from collectors.importer import feed
 from collectors.metrics import Readings
 from collectors.wire import Added, Freed, Load, Marked, Step
@@ -193,3 +193,83 @@ def test_a_finished_request_keeps_no_hashes() -> None:
         feed(core, line)
     (deployment,) = core.deployments.values()
     assert deployment.history and all(routed.request.source.token_sequence is None for routed in deployment.history)
+
+
+def pools() -> Deployment:
+    """A deployment that has shown its roles: p prefills, q decodes."""
+    deployment = Deployment("d", Settings())
+    assembler = deployment.assembler
+    assembler.add(0.0, "p", Added("warm", (1, 0), 5, None, None, None, None))
+    assembler.mark(0.1, "p", Marked("warm", (1, 0)))
+    assembler.free(0.1, "p", Freed("warm", (1, 0)))
+    assembler.add(0.2, "q", Added("warm", BIG, 5, None, None, None, None))
+    assembler.mark(0.3, "q", Marked("warm", BIG))
+    deployment.saw_worker("p", (1, 0), 0)
+    deployment.heard((1, 0), 0.1)
+    return deployment
+
+
+@pytest.mark.parametrize(("taken_over", "patience"), [(True, 15), (False, 60)])
+def test_a_prefill_worker_is_gone_when_it_reads_nothing_that_it_was_sent(taken_over: bool, patience: int) -> None:
+    """It is given a minute for a long prompt, and 15 s once a decode worker read what it was sent; idle it may be silent for ever."""
+    deployment = pools()
+    deployment.assembler.free(1.0, "q", Freed("warm", BIG))
+    for now in range(2, 300):
+        deployment.events_as_of = now - 0.5
+        assert deployment.gone(now) == []
+    deployment.assembler.add(300, "p", Added("r", (1, 0), 5, None, None, None, None))
+    deployment.routed((1, 0), 300)
+    if taken_over:
+        deployment.assembler.add(300.1, "q", Added("r", BIG, 5, None, None, None, None))
+        deployment.marked("q", Marked("r", BIG), 300.2)
+    found = []
+    for now in range(301, 400):
+        deployment.events_as_of = deployment.reported[BIG] = now - 0.5
+        found.append(deployment.gone(now))
+    assert found[: patience - 1] == [[]] * (patience - 1) and found[patience - 1] == [("p", (1, 0))]
+    deployment.marked("p", Marked("r", (1, 0)), 400)
+    assert deployment.gone(401) == []
+
+
+def test_requests_of_a_router_that_fell_silent_are_forsaken_when_they_are_far_too_old() -> None:
+    """Another router speaks, theirs does not, and nothing ever took so long; a request that could still be running is left alone."""
+    deployment = pools()
+    (done,) = deployment.assembler.free(20.0, "q", Freed("warm", BIG))
+    deployment.ended(Routed(done, None, None, None))
+    deployment.assembler.add(30.0, "q", Added("r", BIG, 5, None, None, None, None))
+    deployment.routers |= {5: 30.0, 6: 30.0}
+    for now in (50.0, 80.0, 89.0):
+        deployment.routers[6] = now
+        assert not deployment.forsaken(now)(deployment.assembler.open["r"])
+    assert not deployment.forsaken(200.0)(deployment.assembler.open["r"])
+    deployment.routers[6] = 200.0
+    assert deployment.forsaken(200.0)(deployment.assembler.open["r"])
+    deployment.routers[5] = 199.0
+    assert not deployment.forsaken(200.0)(deployment.assembler.open["r"])
+
+
+def test_a_worker_that_never_counted_blocks_is_not_idle() -> None:
+    """Only one that counted some, and then none for 15 s without getting another request, holds nothing."""
+    for counted in (0, 7):
+        deployment = pools()
+        request = deployment.assembler.open["warm"]
+        for at, blocks in ((1.0, counted), (2.0, 0)):
+            deployment.idle(BIG, blocks, at)
+            deployment.load("q", "worker", Load(BIG, blocks, None, None))
+        assert not deployment.forsaken(16.0)(request)
+        assert deployment.forsaken(17.0)(request) == bool(counted)
+        deployment.routed(BIG, 18.0)
+        assert not deployment.forsaken(40.0)(request)
+
+
+def test_a_prompt_that_others_overtook_on_the_way_to_decode_is_forsaken() -> None:
+    """A frontend without decode workers frees the prefill and goes no further: known once those whose prompt was read later decode."""
+    deployment = pools()
+    for request, at in (("left", 10.0), ("next", 14.0), ("later", 15.5)):
+        deployment.assembler.add(at - 1, "p", Added(request, (1, 0), 5, None, None, None, None))
+        deployment.assembler.mark(at, "p", Marked(request, (1, 0)))
+        deployment.assembler.free(at, "p", Freed(request, (1, 0)))
+        if request != "left":
+            deployment.assembler.add(at + 0.1, "q", Added(request, BIG, 5, None, None, None, None))
+        forsaken = [r.request_id for r in deployment.assembler.open.values() if deployment.forsaken(at + 1)(r)]
+        assert forsaken == (["left"] if request == "later" else [])
