@@ -200,7 +200,7 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     memory = replace(memory, regime=regime)
     row, notes = traffic(window, silent)
     a = anarchy(window, everyone, memory, config.preset, silent)
-    n_star = knee(everyone, memory, end - window.window_s)
+    n_star = knee(everyone, memory, end, window.window_s)
     if n_star.value is None:
         notes.append(f"knee: {n_star.withheld}")
     if a.poa.withheld:
@@ -249,10 +249,10 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     return row, memory
 
 
-def knee(everyone: Requests, memory: Memory, after: float) -> Estimate:
+def knee(everyone: Requests, memory: Memory, end: float, window_s: float) -> Estimate:
     """N* of the pools in use; withheld as long as one of them has no curve or a flat one, which may be the bottleneck, and while
-    requests that ended since `after` were led past the prefill pool."""
-    ended = ~everyone.lost & (everyone.finished_at > after)
+    requests that ended in the window were led past the prefill pool, or more than the fit has room for."""
+    ended = ~everyone.lost & (everyone.finished_at > end - window_s)
     if odd := odd_ends(int(ended.sum()), int((ended & past_prefill(everyone)).sum()), 0):
         return Estimate(None, withheld=odd)
     stations = []
@@ -264,4 +264,4 @@ def knee(everyone: Requests, memory: Memory, after: float) -> Estimate:
         if curve.loads < MIN_DISTINCT:
             return Estimate(None, withheld=f"{pool} seen at {curve.loads} loads < {MIN_DISTINCT}")
         stations.append(Station(curve, max(1, stay(everyone, pool, dead)[0].workers)))
-    return knee_inflight(stations)
+    return knee_inflight(stations, float(ended.sum()) / window_s)

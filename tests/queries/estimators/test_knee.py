@@ -21,6 +21,13 @@ def test_without_contention_there_is_no_knee() -> None:
     assert knee_inflight([]).value is None
 
 
+def test_a_knee_that_was_outdone_is_withheld() -> None:
+    """55 ms on one worker is 18 a second at most: with 20 served it stands, for they come in clumps; with 30 the fit is off."""
+    stations = [Station(Curve(0.055, 0.055), 1), Station(Curve(5.375, 0.001), 2)]
+    assert knee_inflight(stations, 20.0).withheld is None
+    assert knee_inflight(stations, 30.0).withheld == "30.0 served a second, where the fit allows 18.2: the fit is off"
+
+
 @given(st.floats(0.001, 1), st.floats(0.1, 10), st.floats(0.01, 100))
 def test_the_knee_has_no_unit_of_time(slope: float, idle: float, scale: float) -> None:
     """Scaling all seconds leaves N* as it is."""
