@@ -292,6 +292,14 @@ class Core:
         for router in (message.publisher, request.router_id if request else None):
             if router is not None and router in deployment.routers:
                 deployment.routers[router] = received_at
+        if isinstance(event, Added | Marked | Freed):
+            deployment.routing_at = received_at
+        elif (
+            isinstance(event, HitRate)
+            or (isinstance(event, KvChange) and event.kind == "stored")
+            or (isinstance(event, Load) and event.active_decode_blocks)
+        ):
+            deployment.worked_at = received_at
         match event:
             case Added():
                 deployment.saw_worker(component, event.worker, received_at)

@@ -19,6 +19,7 @@ Worker = tuple[int, int]
 TTFT_WINDOW_S, ITL_WINDOW_S = 60.0, 30.0
 MAX_STEPS = 100_000
 NEWEST_S = 5.0
+UNROUTED_S = 60.0
 GONE_S = 15
 # A prefill worker may read one long prompt for this long without a word, as long as nobody takes its requests over.
 PREFILL_GONE_S = 60
@@ -90,6 +91,8 @@ class Deployment:
         self.idle_since: dict[Worker, float] = {}
         self._quiet: Counter[Worker] = Counter()
         self.events_as_of: float | None = None
+        self.routing_at: float | None = None
+        self.worked_at: float | None = None
         self.mode: str | None = None
         self.memory: Memory | None = None
         self.regime: str | None = None
@@ -167,6 +170,8 @@ class Deployment:
 
     def step(self, at: float, component: str | None, event: Step) -> None:
         self.steps.append((at, event.step_s, event.decoding))
+        if event.decoding:
+            self.worked_at = at
         running = event.prefilling + event.decoding
         self._latest(component, "step", event.worker, {"running": running, "waiting": event.waiting, "step_s": event.step_s})
 
@@ -277,12 +282,15 @@ class Deployment:
             mode=self.mode,
             events_as_of=self.events_as_of,
             notes=self._notes(end),
+            routed=self.routing_at is not None,
         )
 
     def _notes(self, end: float) -> tuple[str, ...]:
         """What is missing from the bus although requests run, and what brings it."""
         notes: list[str] = []
-        if any(at > end - ITL_WINDOW_S and decoding for at, _, decoding in self.steps) and not self.routers:
+        worked = self.worked_at is not None and self.worked_at > end - ITL_WINDOW_S
+        since = math.inf if self.routing_at is None or self.worked_at is None else self.worked_at - self.routing_at
+        if worked and not self.assembler.open and since > UNROUTED_S:
             notes.append("events: requests run but no routing is heard; start the frontends with --router-replica-sync")
         served = {r.request.prefill or r.request.decode for r in self.recent} - {None}
         if silent := served - set(self.prefixes.caches):

@@ -140,9 +140,12 @@ def traffic(window: Window, silent: bool) -> tuple[Row, list[str]]:
     unserved = is_open & ~(r.first_token_at <= end)
     row: Row = dict.fromkeys(("inflight", "queued", "arrivals_per_s", "finished_per_s"))
     notes: list[str] = []
+    unrouted = any(note.startswith("events: ") for note in window.notes)  # requests run that no event tells of: unknown, not none
     if window.events_as_of is None:
         notes.append("events: none yet")
-    elif not any(note.startswith("events: ") for note in window.notes):  # else requests run that no event tells of: unknown, not none
+    elif not window.routed and not unrouted:
+        notes.append("events: no routing was heard yet; if there are requests, start the frontends with --router-replica-sync")
+    elif not unrouted:
         row |= {"inflight": float(is_open.sum()), "queued": float(unserved.sum())}
         if silent:
             notes.append(f"events: silent for {end - window.events_as_of:.0f} s")

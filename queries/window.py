@@ -152,6 +152,7 @@ class Window:
     `history`: finished requests of the last 30 min, at most 2,000: what the latency model is fitted on.
     `gaps`: events known lost or sources silent within the window. `tau`, `omega`: parameters under which the newest requests
     were really routed, None when unknown or mixed. `events_as_of`: Unix seconds of the newest event, None before the first.
+    `routed`: whether any of them ever told of a routing; if not, `recent` is empty because nobody says, not because nothing runs.
     """
 
     deployment: str
@@ -166,6 +167,7 @@ class Window:
     mode: str | None = None
     events_as_of: float | None = None
     notes: tuple[str, ...] = ()
+    routed: bool = True
 
 
 def newest_event(requests: Requests) -> float | None:

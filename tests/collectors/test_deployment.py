@@ -273,3 +273,34 @@ def test_a_prompt_that_others_overtook_on_the_way_to_decode_is_forsaken() -> Non
             deployment.assembler.add(at + 0.1, "q", Added(request, BIG, 5, None, None, None, None))
         forsaken = [r.request_id for r in deployment.assembler.open.values() if deployment.forsaken(at + 1)(r)]
         assert forsaken == (["left"] if request == "later" else [])
+
+
+def test_without_any_routing_event_nothing_is_known_to_be_idle() -> None:
+    """Loads and cache changes alone, as a missing flag looks on 0.9: counts are unknown and the flag is named, at work or at rest."""
+    import msgspec
+
+    core = Core(Settings())
+
+    def say(at: float, payload: dict[str, object], subject: str) -> None:
+        envelope = {"publisher_id": 1, "sequence": int(at), "published_at": int(at * 1000), "payload": msgspec.msgpack.encode(payload)}
+        core.advance(at)
+        core.feed_nats(at, subject, msgspec.msgpack.encode(envelope))
+
+    for second in range(1000, 1010):
+        say(second + 0.5, {"worker_id": 5, "active_decode_blocks": int(second < 1005)}, "namespace.d.kv_metrics")
+    core.advance(1060)
+    rows = core.take()["signals"].to_pylist()
+    for row in rows[:60]:
+        assert len([note for note in row["quality"] if note.startswith("events: ") and "--router-replica-sync" in note]) == 1
+        assert row["inflight"] is row["queued"] is row["arrivals_per_s"] is None
+    assert "requests run" in " ".join(rows[4]["quality"]) and "no routing was heard yet" in " ".join(rows[-1]["quality"])
+    first = {"request_id": "r", "worker": {"worker_id": 5}, "data": {"AddRequest": {"isl": 16, "overlap": 0}}, "router_id": 9}
+    say(1060.5, first, "namespace.d.component.c.active_sequences_events")
+    core.advance(1061)
+    (row,) = core.take()["signals"].to_pylist()
+    assert row["inflight"] == 1 and not [note for note in row["quality"] if "--router-replica-sync" in note]
+    for second in range(1061, 1130):
+        deployment = core.deployments["d"]
+        deployment.assembler.open.clear()
+        say(second + 0.5, {"worker_id": 5, "active_decode_blocks": 3}, "namespace.d.kv_metrics")
+    assert "requests run" in " ".join(core.take()["signals"].to_pylist()[-1]["quality"])
