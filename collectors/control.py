@@ -14,6 +14,7 @@ _TEXT = {
 # The revision that a message refers to; its own is the bucket's and not in a core message.
 _REVISION = {"intent": "expected_revision", "target": "intent_revision", "ack": "target_revision", "decision": "revision"}
 _EPOCH_LIMIT = 253_402_300_800.0
+MAX_DEPLOYMENTS = 1000
 
 
 def _text(value: object) -> str | None:
@@ -53,7 +54,12 @@ class Decisions:
             row["kind"] = _text(body.get("kind")) or "decision"
         if event.kind == "target":
             row["actor"] = "controller"
+            self._targets.pop(deployment, None)
             self._targets[deployment] = (row["tau"], row["omega"])
+            if len(self._targets) > MAX_DEPLOYMENTS:
+                oldest = next(iter(self._targets))
+                del self._targets[oldest]
+                self.modes.pop(oldest, None)
             if row["mode"]:
                 self.modes[deployment] = row["mode"]
         if event.kind == "ack":

@@ -20,6 +20,7 @@ from poascope.settings import Settings
 from queries.signals import pulse
 
 MAX_DEPLOYMENTS = 64
+ROOM_AFTER_S = 60.0
 MAX_CATCH_UP_S = 120
 REMEMBERED_EVENTS = 8192
 MAX_PUBLISHERS = 4096
@@ -93,7 +94,7 @@ class Core:
             return
         deployment = self.deployments.get(message.deployment)
         if deployment is None:
-            if len(self.deployments) >= MAX_DEPLOYMENTS:
+            if len(self.deployments) >= MAX_DEPLOYMENTS and not self._made_room(received_at):
                 self._count("too many deployments", message.topic, "")
                 return
             deployment = self.deployments[message.deployment] = Deployment(message.deployment, self.config)
@@ -257,6 +258,16 @@ class Core:
         if key not in self.counters and len(self.counters) > 1000:
             key = (what, "other", "")
         self.counters[key] += by
+
+    def _made_room(self, now: float) -> bool:
+        """Forget the namespace that is heard least of those without requests: never routed in, or silent for a minute."""
+        idle = [
+            d for d in self.deployments.values() if not d.assembler.open and (d.routing_at is None or d.routing_at < now - ROOM_AFTER_S)
+        ]
+        if not idle:
+            return False
+        del self.deployments[min(idle, key=lambda d: (d.routing_at or 0.0, d.events_as_of or 0.0)).name]
+        return True
 
     def _event_time(self, received_at: float, message: Message) -> float:
         if message.publisher is None or message.published_at is None:

@@ -444,3 +444,24 @@ def test_a_prefill_worker_that_was_killed_is_gone_and_leaves_no_ghosts() -> None
     assert not deployment.assembler.open and not any(deployment.assembler.inflight.values())
     silent = [r["inflight"] for r in tables["signals"].to_pylist() if gap["from"] < r["ts"] < gap["to"]]
     assert len(silent) == 16 and max(silent) <= 12
+
+
+def test_bogus_namespaces_do_not_lock_a_real_one_out() -> None:
+    """Where the most are watched, one without requests gives way to a new one; those with requests stay."""
+    import msgspec
+
+    core = Core(Settings())
+    core.feed_nats(*routed(1.0, {"AddRequest": {"isl": 16, "overlap": 0}}, "r", 1.0, 1))
+    for i in range(200):
+        payload = msgspec.msgpack.encode({"worker_id": i, "active_decode_blocks": 1})
+        envelope = {"publisher_id": i, "sequence": i, "published_at": 1000, "payload": payload}
+        core.feed_nats(2.0 + i / 1000, f"namespace.bogus{i}.kv_metrics", msgspec.msgpack.encode(envelope))
+    assert len(core.deployments) == 64 and core.deployments["d"].assembler.open and "bogus199" in core.deployments
+
+
+def test_targets_of_any_number_of_names_are_bounded() -> None:
+    """What was in force is remembered for the newest thousand deployments."""
+    core = Core(Settings())
+    for i in range(1100):
+        core.feed_nats(1.0, f"$KV.poascope.d{i}.target", b'{"tau":0.7,"omega":1.0,"mode":"manual"}')
+    assert len(core.decisions.modes) == 1000 and core.decisions.modes["d1099"] == "manual" and "d0" not in core.decisions.modes
