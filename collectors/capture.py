@@ -50,7 +50,7 @@ class Reader:
         self.counts: Counter[str] = Counter()
         self.truncated: str | None = None
         if not path.is_file():
-            raise Misconfigured(f"capture: {path} - no such file")
+            raise Misconfigured(f"capture: {path} - " + ("a folder; name the recordings in it" if path.is_dir() else "no such file"))
 
     def sha256(self) -> str:
         with self.path.open("rb") as file:

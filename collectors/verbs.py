@@ -90,10 +90,18 @@ def import_captures(
     from collectors.importer import import_capture, summary
     from store import Store
 
-    with Store.open(settings.store) as store:
-        for path in captures:
-            done = import_capture(path, store, settings, datetime.now(UTC).replace(tzinfo=None))
-            typer.echo(json.dumps(summary(done)) if as_json else _sentence(summary(done)))
+    file, told = Path(settings.store), False
+    ours = not file.exists()
+    try:
+        with Store.open(settings.store) as store:
+            for path in captures:
+                done = import_capture(path, store, settings, datetime.now(UTC).replace(tzinfo=None))
+                typer.echo(json.dumps(summary(done)) if as_json else _sentence(summary(done)))
+                told = True
+    except BaseException:
+        if ours and not told:  # made by this import, and nothing is in it
+            file.unlink(missing_ok=True)
+        raise
 
 
 def _sentence(done: dict[str, object]) -> str:

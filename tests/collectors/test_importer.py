@@ -55,6 +55,23 @@ def test_the_summary_says_what_came_of_it(tmp_path: Path) -> None:
     assert done["lines"] == 2066 and done["open_requests"] == 0 and done["truncated"] is None
 
 
+def test_an_import_that_fails_leaves_no_new_store(tmp_path: Path) -> None:
+    """What brought nothing makes no file, and a folder is called one; a store that was there before stays."""
+    store, junk = tmp_path / "a.duckdb", tmp_path / "junk.jsonl"
+    junk.write_text("{}")
+    for capture, says in (
+        (tmp_path, "a folder; name the recordings in it"),
+        (tmp_path / "absent", "no such file"),
+        (junk, "is it a recording?"),
+    ):
+        code, said = run("import", capture, "--store", store)
+        assert code != 0 and says in said
+        assert sorted(tmp_path.iterdir()) == [junk]
+    Store.open(store).close()
+    assert run("import", junk, "--store", store)[0] == 1
+    assert store.exists()
+
+
 def test_a_recording_that_breaks_off_is_kept_up_to_there(tmp_path: Path) -> None:
     """Of a file cut in the middle everything before the cut is imported, and the end is named."""
     cut = tmp_path / "cut.jsonl.gz"
