@@ -10,7 +10,8 @@ import gc
 import gzip
 import hmac
 import logging
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -134,10 +135,23 @@ def build(settings: Settings) -> st.App:
     return st.App(Path(__file__).parent / "main.py", routes=routes(feed), middleware=[guard], lifespan=lifespan)
 
 
-def serve(settings: Settings) -> None:
-    """Run until told to stop. Raises PoascopeError when the port is taken."""
+class _Server(uvicorn.Server):
+    """Says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._listening()
+
+
+def serve(settings: Settings, listening: Callable[[], None]) -> None:
+    """Run until told to stop; `listening` is called once it can be opened. Raises PoascopeError when the port is taken."""
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             build(settings),
             host=settings.dash_host,
@@ -145,7 +159,8 @@ def serve(settings: Settings) -> None:
             log_level="warning",
             timeout_graceful_shutdown=2,
             ws_ping_interval=20,
-        )
+        ),
+        listening,
     )
     try:
         server.run()

@@ -11,8 +11,7 @@ def dash(settings: Settings) -> None:
     """Serve the dashboard. It reads the collector at api_host:api_port and writes overrides to NATS."""
     from app.server import serve
 
-    typer.echo(f"dashboard: http://{settings.dash_host}:{settings.dash_port}")
-    serve(settings)
+    serve(settings, lambda: typer.echo(f"dashboard: http://{settings.dash_host}:{settings.dash_port}"))
 
 
 def register(cli: typer.Typer) -> None:

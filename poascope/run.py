@@ -123,7 +123,7 @@ def up(settings: Settings, config: Path | None) -> None:
     """Collector, controller and dashboard against a running cluster; Ctrl-C stops all three."""
     signal.signal(signal.SIGTERM, interrupt)
     with Children(environment(settings, config)) as children:
-        typer.echo(f"poascope: dashboard on http://{settings.dash_host}:{settings.dash_port} - Ctrl-C stops everything")
+        typer.echo("poascope: starting collector, controller and dashboard - Ctrl-C stops all three")
         while True:
             children.check(time.monotonic())
             time.sleep(0.5)

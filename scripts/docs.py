@@ -31,7 +31,10 @@ def configuration() -> str:
 
 
 def verbs() -> str:
-    intro = "# Command line\n\nExit codes: 0 ok, 1 failed, 2 usage or configuration, 3 a dependency is unreachable.\n"
+    intro = (
+        "# Command line\n\nExit codes: 0 ok, 1 failed, 2 usage or configuration, 3 a dependency is unreachable, 130 stopped by Ctrl-C\n"
+        "(`collect` and `record`, which end that way as a rule, then exit with 0).\n"
+    )
     return MADE + intro + "".join(_verb(command, name, []) for name, command in sorted(_root().commands.items()))
 
 
