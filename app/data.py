@@ -15,6 +15,7 @@ import pyarrow as pa
 from app import payload, status
 from app.chain import chain
 from app.charts.frame import with_gaps
+from app.charts.load import Lines, choose
 from app.control import Control
 from app.theme import THEMES
 from poascope.errors import PoascopeError, Unreachable
@@ -76,6 +77,7 @@ class Feed:
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._asked: dict[str, float] = {}
         self._answers: dict[tuple[Any, ...], asyncio.Task[bytes]] = {}
+        self._lines: dict[tuple[str, int], Lines] = {}
         self._listed_at = 0.0
 
     async def run(self) -> None:
@@ -174,7 +176,9 @@ class Feed:
         except PoascopeError as error:
             self._lost(error, self.clock())
             return payload.encode(self._state(deployment))
-        return await asyncio.to_thread(self._draw, body, signals, inflight, decisions, step, theme, after)
+        # What was chosen for a whole figure holds for the points that follow it.
+        lines = self._lines[deployment, range_s] = choose(inflight, self._lines.get((deployment, range_s)) if after is not None else None)
+        return await asyncio.to_thread(self._draw, body, signals, inflight, decisions, step, theme, after, lines)
 
     def _draw(
         self,
@@ -185,10 +189,11 @@ class Feed:
         step: int,
         theme: str,
         after: int | None,
+        lines: Lines,
     ) -> bytes:
         look = THEMES[theme]
         gapped = with_gaps(signals, step)
-        drawn = payload.figures(gapped, inflight, self.objectives, look)
+        drawn = payload.figures(gapped, inflight, self.objectives, look, lines)
         body |= payload.parts(drawn, whole=after is None)
         body["shapes"] = payload.common(gapped, decisions, look)
         body["step_ms"] = step * 1000

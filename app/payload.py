@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from app.charts import bands
 from app.charts.cache import kv_hit
 from app.charts.latency import itl, ttft
-from app.charts.load import throughput, workers
+from app.charts.load import Lines, throughput, workers
 from app.charts.lost import lost
 from app.charts.poa import poa
 from app.status import Objectives
@@ -30,7 +30,9 @@ PANELS = (
 COMMON = ("band:", "mark:")
 
 
-def figures(signals: pd.DataFrame, inflight: pd.DataFrame, objectives: Objectives, theme: Theme) -> dict[str, go.Figure]:
+def figures(
+    signals: pd.DataFrame, inflight: pd.DataFrame, objectives: Objectives, theme: Theme, lines: Lines | None = None
+) -> dict[str, go.Figure]:
     return {
         "poa": poa(signals, theme=theme),
         "ttft": ttft(signals, slo_s=objectives.slo_ttft_s, theme=theme),
@@ -38,7 +40,7 @@ def figures(signals: pd.DataFrame, inflight: pd.DataFrame, objectives: Objective
         "throughput": throughput(signals, theme=theme),
         "itl": itl(signals, slo_s=objectives.slo_itl_s, theme=theme),
         "kv": kv_hit(signals, theme=theme),
-        "workers": workers(inflight, signals, theme=theme),
+        "workers": workers(inflight, signals, lines=lines, theme=theme),
     }
 
 

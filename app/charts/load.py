@@ -1,11 +1,15 @@
 """Load over time: throughput, what waits, and who is hot."""
 
+from dataclasses import dataclass
+
 import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.frame import label, time_ms, values
 from app.charts.panel import axis, figure, line
 from app.theme import LIGHT, Theme
+
+OWN_LINES = 12
 
 
 def throughput(frame: pd.DataFrame, *, slo_s: float | None = None, theme: Theme = LIGHT) -> go.Figure:
@@ -45,17 +49,57 @@ def short_ids(ids: list[str]) -> dict[str, str]:
     return {i: i for i in ids}
 
 
-def workers(frame: pd.DataFrame, signals: pd.DataFrame | None = None, *, slo_s: float | None = None, theme: Theme = LIGHT) -> go.Figure:
-    """Requests in flight on each worker: prefill solid, decode dashed. The bands are those of `signals`.
+Key = tuple[str, str, int]  # component, worker id, data-parallel rank
 
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Which workers have a line of their own, and which are drawn as one sum."""
+
+    own: frozenset[Key] = frozenset()
+    others: frozenset[Key] = frozenset()
+
+
+def _known(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.dropna(subset=["worker_id"]).assign(
+        worker_id=lambda f: f["worker_id"].astype(str), rank=lambda f: f["dp_rank"].fillna(0).astype(int)
+    )
+
+
+def choose(frame: pd.DataFrame, before: Lines | None = None) -> Lines:
+    """The `OWN_LINES` workers with the most in flight at their peak. `before`: lines of a frame that this one goes on from; they stay."""
+    if not len(frame):
+        return before or Lines()
+    peaks = _known(frame).groupby(["component", "worker_id", "rank"])["inflight"].max().reset_index().to_dict("records")
+    ranked = sorted((-p["inflight"], (str(p["component"]), str(p["worker_id"]), int(p["rank"]))) for p in peaks)
+    busiest: list[Key] = [key for _, key in ranked]
+    own, others = (before.own, before.others) if before else (frozenset[Key](), frozenset[Key]())
+    fresh = [key for key in busiest if key not in own and key not in others]
+    room = 0 if others else OWN_LINES - len(own)
+    return Lines(own | frozenset(fresh[:room]), others | frozenset(fresh[room:]))
+
+
+def workers(
+    frame: pd.DataFrame,
+    signals: pd.DataFrame | None = None,
+    *,
+    lines: Lines | None = None,
+    slo_s: float | None = None,
+    theme: Theme = LIGHT,
+) -> go.Figure:
+    """Requests in flight on each worker: prefill solid, decode dashed; beyond the busiest a sum. The bands are those of `signals`.
+
+    `lines`: as `choose` says, which is the default.
     Reads `ts, role, component, worker_id, dp_rank, inflight` of `worker_inflight`, with `worker_id` as text. `slo_s` is not used.
     """
     traces: list[go.Scatter] = []
     backdrop = signals if signals is not None else pd.DataFrame()
     if len(frame):
-        known = frame.dropna(subset=["worker_id"]).assign(
-            worker_id=lambda f: f["worker_id"].astype(str), rank=lambda f: f["dp_rank"].fillna(0).astype(int)
-        )
+        drawn, known = lines or choose(frame), _known(frame)
+        keys = pd.MultiIndex.from_frame(known[["component", "worker_id", "rank"]])
+        is_other = keys.isin(list(drawn.others)) if drawn.others else [False] * len(known)
+        rest = known[is_other].groupby("ts")["inflight"].sum().reset_index()
+        known = known[[not other for other in is_other]]
         tails = short_ids(sorted(known["worker_id"].unique()))
         several = known.groupby("worker_id")["rank"].nunique().max() > 1 if len(known) else False
         seen = {"prefill": 0, "decode": 0}
@@ -80,4 +124,9 @@ def workers(frame: pd.DataFrame, signals: pd.DataFrame | None = None, *, slo_s: 
                     hovertemplate=f"%{{y}} in flight<extra>{label(component, 24)} {worker}{suffix}</extra>",
                 )
             )
+        if len(drawn.others):
+            name = f"others ({len(drawn.others)} workers)"
+            # The number is part of the uid: where it changes, the page asks for the figure anew, and with it the name.
+            uid = f"others/{len(drawn.others)}"
+            traces.append(line(uid, name, time_ms(rest), values(rest, "inflight"), theme.muted, unit="in flight", line={"dash": "dot"}))
     return figure(backdrop, traces, theme, yaxis=axis(theme, "requests in flight", rangemode="tozero"))

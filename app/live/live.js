@@ -459,6 +459,8 @@ class View {
       height: Math.floor(box.height) || 230,
       dragmode: touch ? false : "zoom",
       uirevision: this.uirevision,
+      // Without a point or a line a log axis would show decades of nothing.
+      yaxis: empty && layout.yaxis.type === "log" && !layout.shapes.length ? { ...layout.yaxis, range: [0, 1], autorange: false } : layout.yaxis,
       xaxis: { ...layout.xaxis, range: [start, end], autorange: false, nticks: box.width < 420 ? 4 : 7 },
       shapes: [...layout.shapes, ...common],
       annotations: empty ? [{ name: "nothing", text: "no data", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5, font: { size: 13 } }] : [],

@@ -10,7 +10,7 @@ from app.charts import bands
 from app.charts.cache import kv_hit
 from app.charts.frame import label, with_gaps
 from app.charts.latency import itl, ttft
-from app.charts.load import throughput, workers
+from app.charts.load import choose, throughput, workers
 from app.charts.lost import lost
 from app.charts.poa import poa
 from app.theme import DARK, LIGHT
@@ -176,3 +176,23 @@ def test_decisions_that_changed_something_are_marks() -> None:
     kinds = ["intent", "target", "ack", "hold"]
     frame = pd.DataFrame([base | {"kind": kind} for kind in kinds] + [base | {"kind": "target", "tau": 0.0}])
     assert [m["name"] for m in bands.marks(frame)] == ["mark:intent", "mark:target"]
+
+
+def test_of_many_workers_the_busiest_have_lines_and_the_rest_a_sum() -> None:
+    """Twelve lines by peak, one for all others with their number; what follows keeps them, and a newcomer joins the others."""
+
+    def frame(second: int, loads: dict[int, float]) -> pd.DataFrame:
+        ts = pd.to_datetime([NOON_MS + 1000 * second] * len(loads), unit="ms").astype("datetime64[us]")
+        same = {"role": "decode", "component": "backend", "dp_rank": 0}
+        return pd.DataFrame({"ts": ts, "worker_id": [str(w) for w in loads], "inflight": list(loads.values())} | same)
+
+    first = frame(0, {w: float(w) for w in range(20)})
+    lines = choose(first)
+    drawn = {t.name: list(t.y) for t in workers(first, lines=lines).data}
+    assert len(drawn) == 13
+    assert drawn["others (8 workers)"] == [sum(range(8))]
+    assert "decode 19" in drawn and "decode 7" not in drawn
+    later = frame(1, {w: float(20 - w) for w in range(21)})
+    after = choose(later, lines)
+    assert after.own == lines.own
+    assert {t.name: list(t.y) for t in workers(later, lines=after).data}["others (9 workers)"] == [sum(range(13, 21)) + 0]
