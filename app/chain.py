@@ -47,18 +47,24 @@ def wanted(intent: Intent | None, now: float) -> str:
     return f"{named} {parameters(intent.tau, intent.omega)}"
 
 
-def observed(row: Mapping[str, Any] | None) -> Link:
-    """The parameters under which the newest requests were really routed, as the signals say."""
+def observed(row: Mapping[str, Any] | None, routed_at: float | None = None) -> Link:
+    """The parameters under which the newest requests were really routed, as the signals say.
+
+    `routed_at`: about when that was (Unix s). Without a request since (`row` has no arrivals) it says so.
+    """
     if row is None:
         return Link("Observed", "no signals", good=False)
-    return Link("Observed", parameters(number(row.get("tau")), number(row.get("omega"))), "in the signals", row["at"])
+    text = parameters(number(row.get("tau")), number(row.get("omega")))
+    if (number(row.get("arrivals_per_s")) or 0) > 0:
+        return Link("Observed", text, "in the signals", routed_at)
+    return Link("Observed", text, "no request lately" if routed_at is None else "as of the last request", routed_at)
 
 
-def chain(state: State | None, row: Mapping[str, Any] | None, now: float, problem: str = "") -> Chain:
+def chain(state: State | None, row: Mapping[str, Any] | None, now: float, problem: str = "", routed_at: float | None = None) -> Chain:
     """The chain of one deployment. Without a state (NATS away, or not asked yet) only what is observed is known."""
     if state is None:
         unknown = tuple(Link(name, "unknown", good=False) for name in ("Wanted", "Decided", "Acknowledged"))
-        return Chain((*unknown, observed(row)), problem=problem)
+        return Chain((*unknown, observed(row, routed_at)), problem=problem)
     intent, target = state.intent.value, state.target.value
     want = wanted(intent, now)
     links = [Link("Wanted", want, intent.operator if intent else "by default", state.intent.at)]
@@ -78,7 +84,7 @@ def chain(state: State | None, row: Mapping[str, Any] | None, now: float, proble
         links.append(Link("Acknowledged", text, by, ack.applied_at, good=not (lags or ack.error)))
     if not state.acks:
         links.append(Link("Acknowledged", "no gateway heard", good=False))
-    links.append(observed(row))
+    links.append(observed(row, routed_at))
     running = intent is not None and want != "auto"
     return Chain(
         tuple(links),

@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from app import payload, status
 from app.chain import chain
-from app.charts.frame import with_gaps
+from app.charts.frame import number, with_gaps
 from app.charts.load import Lines, choose
 from app.control import Control
 from app.theme import THEMES
 from poascope.errors import PoascopeError, Unreachable
 from poascope.settings import Settings
+from queries.signals import RATE_WINDOW_S
 
 log = logging.getLogger("poascope.dash")
 KEEP_S = 130.0  # rows held for trends
@@ -77,6 +78,7 @@ class Feed:
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._asked: dict[str, float] = {}
         self._answers: dict[tuple[Any, ...], asyncio.Task[bytes]] = {}
+        self._busy_at: dict[str, float] = {}
         self._lines: dict[tuple[str, int], Lines] = {}
         self._listed_at = 0.0
 
@@ -127,6 +129,8 @@ class Feed:
             {**{str(k): v for k, v in row.items()}, "at": float(at)} for row, at in zip(frame.to_dict("records"), stamps, strict=True)
         ]
         self._rows[deployment] = [r for r in rows if r["at"] > now - KEEP_S] + fresh
+        if busy := [r["at"] for r in fresh if (number(r.get("arrivals_per_s")) or 0) > 0]:
+            self._busy_at[deployment] = busy[-1]
         return True
 
     def watched(self) -> list[str]:
@@ -212,6 +216,24 @@ class Feed:
                 found.setdefault(tile.key, []).append(tile.point)
         return found
 
+    def _routed_at(self, deployment: str | None, newest: dict[str, Any] | None) -> float | None:
+        """When the newest request was routed, to the second: never later than the newest event. None when no row held shows one."""
+        at = self._busy_at.get(deployment or "")
+        if at is None or newest is None:
+            return None
+        if newest["at"] > at:
+            at -= RATE_WINDOW_S - 1  # rates look back so far: in the last row that has one, the request is about to leave the window
+        age_s = next((s["age_s"] for s in self.sources if s["name"] == f"events:{deployment}" and s.get("age_s") is not None), 0.0)
+        return min(at, self.ticked_at - float(age_s))
+
+    def _verdict(self, deployment: str | None, newest: dict[str, Any] | None) -> status.Verdict:
+        age_s = self.clock() - newest["at"] if newest else None
+        states = {s["name"]: s["state"] for s in self.sources}
+        if age_s is not None and age_s > status.STALE_S and states.get("nats") == "ok" and states.get("events") == "absent":
+            said = "No requests seen since the collector started."
+            return status.Verdict("unknown", said, "", "The numbers below are from before; the first request brings new ones.")
+        return status.verdict(newest, age_s, self.objectives)
+
     def _state(self, deployment: str | None) -> dict[str, Any]:
         rows = self._rows.get(deployment or "", [])
         newest = rows[-1] if rows else None
@@ -220,10 +242,12 @@ class Feed:
             "deployments": self.deployments,
             "down_since": self.down_since,
             "source": self._source(deployment),
-            "verdict": status.verdict(newest, self.clock() - newest["at"] if newest else None, self.objectives),
+            "verdict": self._verdict(deployment, newest),
             "tiles": status.tiles(rows, self.objectives),
             "sources": self.sources,
-            "chain": chain(self.control.states.get(deployment or ""), newest, self.clock(), self.control.problem),
+            "chain": chain(
+                self.control.states.get(deployment or ""), newest, self.clock(), self.control.problem, self._routed_at(deployment, newest)
+            ),
         }
 
     def _source(self, deployment: str | None) -> dict[str, str]:

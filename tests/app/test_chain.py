@@ -1,4 +1,4 @@
-from app.chain import chain, wanted
+from app.chain import chain, observed, wanted
 from controller.bus import State, Stored
 from controller.protocol import Ack, Intent, Target
 
@@ -46,3 +46,12 @@ def test_without_nats_only_the_observed_is_known() -> None:
     found = chain(None, ROW, NOW, "NATS: down")
     assert [link.text for link in found.links] == ["unknown", "unknown", "unknown", "τ 0 ω 1"]
     assert found.problem == "NATS: down"
+
+
+def test_the_observed_carries_the_time_of_a_request() -> None:
+    """Idle, what was observed is as old as the last request, however fresh the row; without one known there is no time."""
+    idle = {**ROW, "arrivals_per_s": 0.0}
+    assert (observed(idle, NOW - 300).by, observed(idle, NOW - 300).at) == ("as of the last request", NOW - 300)
+    assert (observed(idle).by, observed(idle).at) == ("no request lately", None)
+    busy = observed({**ROW, "arrivals_per_s": 2.0}, NOW - 1)
+    assert (busy.by, busy.at) == ("in the signals", NOW - 1)

@@ -168,6 +168,33 @@ async def test_worker_ids_come_as_text(api: Api) -> None:
     await dash.collector.client.aclose()
 
 
+async def test_the_observed_is_as_old_as_the_last_request(api: Api) -> None:
+    """Rows go on while nothing arrives, or nothing is heard: the time beside the observed parameters is the last request's."""
+    for i in range(40):
+        api.signal(NOW - 40 + i, arrivals_per_s=1.0 if i < 20 else None if i > 30 else 0.0)
+    dash = feed(api.port, Clock())
+    await dash.tick()
+    link = (await ask(dash))["chain"]["links"][-1]
+    assert (link["by"], link["at"]) == ("as of the last request", NOW - 21 - 9)
+    await dash.collector.client.aclose()
+
+
+async def test_a_collector_that_started_anew_has_seen_no_requests(api: Api) -> None:
+    """After a restart without traffic the page says just that, while NATS is there."""
+    api.sources[:] = [
+        {"name": "nats", "state": "ok", "age_s": 0.1, "detail": ""},
+        {"name": "events", "state": "absent", "age_s": None, "detail": "no routing events are heard"},
+    ]
+    api.signal(NOW - 60)
+    dash = feed(api.port, Clock())
+    await dash.tick()
+    assert (await ask(dash))["verdict"]["answer"] == "No requests seen since the collector started."
+    api.sources[0]["state"] = "down"
+    await dash.tick()
+    assert (await ask(dash))["verdict"]["answer"] == "Cannot tell."
+    await dash.collector.client.aclose()
+
+
 async def test_paused_viewers_get_the_chain_without_points(api: Api) -> None:
     """A paused page still follows the override."""
     api.signal(NOW - 1)
