@@ -1,6 +1,7 @@
 """`record`: what NATS and the metrics say, into a file, until told to stop. Nothing is created on, or written to, Dynamo's streams."""
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Callable
@@ -77,7 +78,10 @@ async def record(settings: Settings, out: Recorder, seconds: float | None, start
         await asyncio.gather(*running, return_exceptions=True)
     if down_since:
         out.write(Line(time.time(), "gap", target="nats", kind="disconnected", since=down_since[0], until=time.time()))
-    await (client.drain() if client.is_connected else client.close())
+    # The recording is complete. nats-py may wait for a server that has just gone, whichever of the two is called.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CONNECT_S):
+            await (client.drain() if client.is_connected else client.close())
     for task in done:
         task.result()
 
