@@ -127,7 +127,8 @@ def build(settings: Settings) -> st.App:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Bounded: nats-py may swallow a cancellation while it connects, and whoever finds the port taken should not hang.
+            await asyncio.wait(tasks, timeout=2)
             await feed.collector.client.aclose()
 
     token = settings.dash_token
