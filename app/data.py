@@ -46,7 +46,7 @@ class Collector:
         """Rows of a named query. Raises Unreachable, or PoascopeError when the collector refuses."""
         answer = await self._get(f"/query/{name}", {k: v for k, v in params.items() if v is not None})
         if answer.status_code != 200:
-            raise PoascopeError(f"collector: {name} - answered {answer.status_code}: {answer.text[:200]}")
+            raise PoascopeError(f"collector: {name} - answered {answer.status_code}: {_said(answer)[:200]}")
         table = pa.ipc.open_stream(answer.content).read_all()
         for index, field in enumerate(table.schema):
             if field.type == pa.uint64():
@@ -61,6 +61,14 @@ class Collector:
             return dict(msgspec.json.decode(answer.content))
         except (msgspec.DecodeError, TypeError, ValueError) as error:
             raise PoascopeError(f"collector: {self.url}/readyz - answered {answer.status_code} without JSON") from error
+
+
+def _said(answer: httpx.Response) -> str:
+    """The collector's own sentence, without the JSON it comes in."""
+    try:
+        return str(msgspec.json.decode(answer.content)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return answer.text
 
 
 class Feed:
@@ -178,7 +186,10 @@ class Feed:
                 self.collector.frame("decisions", **bounds),
             )
         except PoascopeError as error:
-            self._lost(error, self.clock())
+            if isinstance(error, Unreachable):
+                self._lost(error, self.clock())
+            else:
+                log.warning("%s", error)  # what one viewer asked is no news for the others: the next tick tells how the collector is
             return payload.encode(self._state(deployment))
         # What was chosen for a whole figure holds for the points that follow it.
         lines = self._lines[deployment, range_s] = choose(inflight, self._lines.get((deployment, range_s)) if after is not None else None)

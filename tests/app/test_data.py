@@ -206,6 +206,25 @@ async def test_paused_viewers_get_the_chain_without_points(api: Api) -> None:
     await dash.collector.client.aclose()
 
 
+async def test_what_one_viewer_asks_takes_nobody_elses_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that the collector refuses to one viewer leaves the others' page as it is; its reason is read as a sentence."""
+    api.signal(NOW - 1)
+    dash = feed(api.port, Clock())
+    await dash.tick()
+    with pytest.raises(PoascopeError, match=r"answered 400: .*no such parameter") as refused:
+        await dash.collector.frame("signals", nonsense=1)
+    assert "{" not in str(refused.value)
+    frame = dash.collector.frame
+
+    async def refusing(name: str, **params: Any) -> Any:
+        return await frame(name, **params, **({"nonsense": 1} if name == "decisions" else {}))
+
+    monkeypatch.setattr(dash.collector, "frame", refusing)
+    assert "points" not in await ask(dash, 0)
+    assert dash.down_since is None
+    await dash.collector.client.aclose()
+
+
 async def test_errors_name_the_collector(api: Api) -> None:
     """Unreachable and refused are told apart."""
     away = Collector(f"http://127.0.0.1:{free_port()}")
