@@ -85,12 +85,13 @@ class Gateway:
 class Actuator:
     """Keeps the gateway at the target of its deployment, and acknowledges what Caddy really does.
 
-    A gateway stands before one deployment: the one named in `namespaces`, else the one that is heard, else the one it last served.
+    A gateway stands before one deployment: the one it is told, else the one watched, else the one heard, else the one it last served.
     When that is several it acts for none of them and says so.
     """
 
-    def __init__(self, bus: Bus, ear: Ear, gateway: Gateway, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, bus: Bus, ear: Ear, gateway: Gateway, deployment: str = "", clock: Callable[[], float] = time.time) -> None:
         self.bus, self.ear, self.gateway, self.clock = bus, ear, gateway, clock
+        self._named = (deployment,) if deployment else ear.namespaces
         self._turn = asyncio.Lock()
         self._served: str | None = None
         self._target: Stored[Target] = Stored()
@@ -99,7 +100,7 @@ class Actuator:
 
     async def run(self) -> None:
         """Until cancelled. Without NATS the last target stays applied until it expires."""
-        if not self.ear.namespaces:
+        if not self._named:
             await asyncio.sleep(LISTEN_S)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._on_change())
@@ -139,15 +140,15 @@ class Actuator:
         return bool(self._served and ends and self.clock() > ends + GRACE_S)
 
     async def _candidates(self) -> tuple[str, ...]:
-        if self.ear.namespaces or self.ear.heard():
-            return self.ear.namespaces or self.ear.heard()
+        if self._named or self.ear.heard():
+            return self._named or self.ear.heard()
         known = await self.bus.deployments()
         acks = {deployment: await self.bus.ack(deployment, REPLICA) for deployment in known}
         served = {ack.revision: deployment for deployment, ack in acks.items() if ack.value and not ack.value.error}
         return (served[max(served)],) if served else known[:1] if len(known) == 1 else ()
 
     async def _refuse(self, deployments: tuple[str, ...]) -> None:
-        error = f"gateway: {len(deployments)} deployments ({', '.join(deployments)}) - name the one behind it in namespaces"
+        error = f"gateway: {len(deployments)} deployments ({', '.join(deployments)}) - name the one behind it: gateway_namespace"
         for deployment in deployments:
             target = await self.bus.target(deployment)
             await self._acknowledge(

@@ -64,7 +64,7 @@ async def _control(settings: Settings) -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(Controller(bus, ear).run())
                 if gateway:
-                    tasks.create_task(Actuator(bus, ear, gateway).run())
+                    tasks.create_task(Actuator(bus, ear, gateway, settings.gateway_namespace).run())
 
 
 def seconds(text: str) -> float:

@@ -70,6 +70,9 @@ class Settings:
         "Admin API of the Caddy gateway that the controller steers; empty: no actuator.",
         env="POASCOPE_CADDY_ADMIN_URL",
     )
+    gateway_namespace: str = setting(
+        "", "Dynamo namespace behind the gateway; needed when several are heard.", env="POASCOPE_GATEWAY_NAMESPACE"
+    )
     operator: str = setting("", "Who signs an override; default: the user running the process.", env="POASCOPE_OPERATOR")
     profiles: tuple[Profile, ...] = setting((), "Frontends behind the gateway with their τ and ω ([[profiles]] in the file).")
 

@@ -309,6 +309,7 @@ class Keeper:
             f"nats_url = {json.dumps(self.state.nats_url)}",
             f"scrape = {json.dumps([p.base_url for p in self.plan if p.scraped])}",
             f"caddy_admin_url = {json.dumps(self.state.admin_url)}",
+            f"gateway_namespace = {json.dumps(self.spec.namespace)}",
         ]
         for profile in profiles(self.ports):
             lines += [

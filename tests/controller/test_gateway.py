@@ -35,6 +35,7 @@ async def actuating(
     profiles: Profiles,
     *,
     namespaces: tuple[str, ...] = ("dynamo",),
+    deployment: str = "",
     clock: Callable[[], float] = time.time,
     control: bool = True,
 ) -> AsyncIterator[None]:
@@ -42,7 +43,7 @@ async def actuating(
     ear = Ear(namespaces)
     await ear.listen(bus)
     async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
-        actuator = Actuator(bus, ear, Gateway(caddy.admin_url, profiles, client), clock)
+        actuator = Actuator(bus, ear, Gateway(caddy.admin_url, profiles, client), deployment, clock)
         tasks = [asyncio.create_task(actuator.run())] + ([asyncio.create_task(Controller(bus, ear).run())] if control else [])
         yield
         for task in tasks:
@@ -67,10 +68,13 @@ def target(**changes: object) -> Target:
 
 async def served_by(http: httpx.AsyncClient, caddy: Caddy) -> str:
     """The name of the frontend that answers a new request."""
-    async with http.stream("GET", caddy.url) as response:
-        async for line in response.aiter_lines():
-            return line.split()[1]
-    raise AssertionError("an empty stream")
+    for _ in range(3):
+        # While it changes over Caddy may drop a request before any answer (docs/measured.md): like any client, ask again.
+        with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
+            async with http.stream("GET", caddy.url) as response:
+                async for line in response.aiter_lines():
+                    return line.split()[1]
+    raise AssertionError("no answer in three tries")
 
 
 async def test_an_intent_goes_all_the_way_to_the_gateway_and_back(
@@ -229,8 +233,10 @@ async def test_a_gateway_before_several_deployments_acts_for_none(
         for deployment in ("east", "west"):
             stored = await acked(bus, lambda ack: ack.error is not None, deployment)
             assert stored.value is not None
-            assert stored.value.error == "gateway: 2 deployments (east, west) - name the one behind it in namespaces"
+            assert stored.value.error == "gateway: 2 deployments (east, west) - name the one behind it: gateway_namespace"
     assert await served_by(http, caddy) == "default"
+    async with actuating(bus, caddy, profiles, namespaces=("east", "west"), deployment="east", control=False):
+        await acked(bus, lambda ack: ack.error is None, "east")
     async with actuating(bus, caddy, profiles, namespaces=("west",), control=False):
         await acked(bus, lambda ack: ack.tau == 0.8 and ack.error is None, "west")
 

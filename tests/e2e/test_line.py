@@ -131,7 +131,7 @@ SAYS = {
     "nats": (".pw-down", "nats"),
     "decode-2": (".pw-down", "metrics"),
 }
-LOST = {"collect": {"collector"}, "nats": {"nats"}, "decode-2": {"metrics", "events"}}
+LOST = {"collect": {"collector"}, "nats": {"nats"}, "decode-2": {"metrics"}}
 
 
 @pytest.mark.parametrize("victim", sorted(SAYS))
