@@ -1,6 +1,7 @@
 """A real Caddy in the testbed's configuration, and frontends that stream slowly and say who they are."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -52,23 +53,26 @@ class Caddy:
 
 
 async def _stream(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-    for event in range(EVENTS):
-        writer.write(f"data: {name} {event}\n\n".encode())
-        await writer.drain()
-        await asyncio.sleep(0.05)
-    writer.close()
+    with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for event in range(EVENTS):
+            writer.write(f"data: {name} {event}\n\n".encode())
+            await writer.drain()
+            await asyncio.sleep(0.05)
 
 
 @pytest_asyncio.fixture
 async def profiles() -> AsyncIterator[tuple[Profile, ...]]:
     """Three frontends with the paper's parameters; each streams `data: <name> <n>` for about 0.6 s."""
     servers, made = [], []
+    streams: set[asyncio.Task[None]] = set()
     for name, tau, omega in (("default", 0.0, 1.0), ("tuned", 0.7, 1.0), ("spread", 0.8, 0.1)):
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str = name) -> None:
-            await _stream(name, reader, writer)
+            stream = asyncio.create_task(_stream(name, reader, writer))
+            streams.add(stream)
+            await asyncio.wait([stream])
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         servers.append(server)
@@ -76,6 +80,10 @@ async def profiles() -> AsyncIterator[tuple[Profile, ...]]:
     yield tuple(made)
     for server in servers:
         server.close()
+    for stream in streams:
+        stream.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
+    await asyncio.sleep(0.05)  # for the transports to close
 
 
 @pytest.fixture
