@@ -22,7 +22,7 @@ from queries.window import Codes, Floats
 
 MIN_REQUESTS = 30
 MIN_DISTINCT = 3
-PROVISIONAL_REQUESTS = 24
+PROVISIONAL_REQUESTS = 16
 HELD_OUT_GAIN = 0.9  # the pole must cut the held-out error by a tenth, or noise would choose it every other time
 BATCH_S = 0.02
 BEND = 0.05  # a pole is looked for only where the highest tenth of the loads lies this much above the line: the search costs 20 ms
@@ -219,7 +219,7 @@ def fit_constant(samples: Samples) -> tuple[Curve | None, str | None]:
 def fit(samples: Samples) -> tuple[Curve | None, str | None]:
     """The curve, and a reason when there is none or when what rests on it is to be drawn hollow.
 
-    Declined below 24 requests, provisional below 30. With fewer than 3 distinct n no slope can be told: the median, flat, which holds for
+    Declined below 16 requests, provisional below 30. With fewer than 3 distinct n no slope can be told: the median, flat, which holds for
     the loads seen and for no others. A calm prefill pool is always found empty: that is f(1) measured, and declining would leave calm
     without a PoA; of a pool that was never seen idle, a flat curve might be a queue, and a reason says so. Neither has a knee. The pole
     is kept only if it beats the line on every fifth request, held out. Lies when the requests differ much in length, or the workers in

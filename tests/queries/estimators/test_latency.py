@@ -113,13 +113,13 @@ def test_outliers_do_not_move_the_line() -> None:
 
 
 def test_few_requests_or_few_loads_are_declined_and_say_so() -> None:
-    """Under 24 requests there is no curve, under 30 it is provisional, and say why."""
+    """Under 16 requests there is no curve, under 30 it is provisional, and say why."""
     curve = Curve(0.05, 0.05)
-    assert fit(samples([1, 2, 3] * 7, curve)) == (None, "fit declined (21 requests < 30)")
+    assert fit(samples([1, 2, 3] * 5, curve)) == (None, "fit declined (15 requests < 30)")
     provisional, reason = fit(samples([1, 2, 3, 4] * 6, curve))
     assert provisional and reason == "fit provisional (24 requests < 30)"
     assert fit(samples([1, 2, 3] * 10, curve))[1] is None
-    assert fit_constant(samples([1] * 23, curve)) == (None, "fit declined (23 requests < 30)")
+    assert fit_constant(samples([1] * 15, curve)) == (None, "fit declined (15 requests < 30)")
     assert fit_constant(samples([1] * 30, curve))[0] == Curve(0.05, 0.0, requests=30)
 
 
