@@ -22,6 +22,7 @@ from collectors.readiness import readiness
 from collectors.supervisor import Supervisor
 from collectors.wire import Message, decode
 from collectors.writer import Writer
+from poascope.ending import run
 from poascope.settings import Settings
 from queries import named
 from store import Store
@@ -175,7 +176,7 @@ def serve(settings: Settings, started: Callable[[Collector], None]) -> None:
         started(collector)
         await collector.run(stop)
 
-    asyncio.run(main())
+    run(main())
 
 
 def signals_subject(deployment: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from poascope.addresses import without_password
+from poascope.ending import run
 from poascope.settings import Settings
 from poascope.verbs import verb
 
@@ -62,11 +63,9 @@ def record(
     seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after so many seconds; default: at Ctrl-C.", min=0)] = None,
 ) -> None:
     """Record every message of the event plane, and the metrics of the --scrape targets, until Ctrl-C."""
-    import asyncio
-
     from collectors.capture import Recorder
     from collectors.metrics_source import bases
-    from collectors.record import record as run
+    from collectors.record import record as recording
 
     def started() -> None:
         typer.echo(
@@ -75,7 +74,7 @@ def record(
         )
 
     with Recorder(out) as recorder:
-        asyncio.run(run(settings, recorder, seconds, started))
+        run(recording(settings, recorder, seconds, started))
     typer.echo(f"{out}: {recorder.lines} lines", err=True)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poascope import ending
 from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Settings
 from poascope.verbs import verb
@@ -46,7 +47,7 @@ def control(settings: Settings) -> None:
                 first = first.exceptions[0]
             raise first from None
 
-    asyncio.run(run())
+    ending.run(run())
 
 
 async def _control(settings: Settings) -> None:
