@@ -39,6 +39,8 @@ class Profiles:
             router = json.loads(labels).get("router_id", "") if quantity.name == "router_overhead_ms" else ""
             if router.isdecimal() and len(router) <= len(str(2**64)):
                 self._named[int(router)] = target
+        if target in self._round:  # its turn again: one of the others does not answer
+            self._vote(at)
         count = readings.count("frontend_input_tokens", target)
         self._round[target] = increase([self._requests.get(target, count), count]) > 0
         self._requests[target] = count
@@ -51,7 +53,9 @@ class Profiles:
             for vote in [v for v in self._votes if v[0] == router]:
                 del self._votes[vote]
         tied = {router: target for router in self._heard if (target := self.target(router))}
-        moved = {target for target, has_moved in self._round.items() if has_moved} - set(tied.values())
+        # A tied router that was silent explains nothing: its frontend may have been started anew and have another router now.
+        explained = {target for router, target in tied.items() if router in self._routed}
+        moved = {target for target, has_moved in self._round.items() if has_moved} - explained
         routed = self._routed - set(tied)
         if len(moved) == 1 and len(routed) == 1:
             self._votes[routed.pop(), moved.pop()] += 1

@@ -19,6 +19,7 @@ class Frontends:
         self.profiles, self.readings = Profiles((A, B)), Readings()
         self.now = 0.0
         self.counts = {"http://a": 0.0, "http://b": 0.0}
+        self.away: set[str] = set()
 
     def round(self, **served: tuple[int, int]) -> None:
         """Each frontend serves `(requests, router id)`, then all are read."""
@@ -27,6 +28,8 @@ class Frontends:
             self.profiles.routed(router, self.now, "d")
         self.now += 5
         for target, total in self.counts.items():
+            if target in self.away:
+                continue
             read = Histogram(BY_ALIAS[TOKENS], TOKENS, "{}", (1.0, math.inf), (0.0, total), None)
             self.readings.feed(self.now, target, [], [read])
             self.profiles.read(target, self.now, self.readings)
@@ -55,6 +58,25 @@ def test_a_restarted_router_is_learnt_again() -> None:
     for _ in range(30):
         f.round(a=(3, 12))
     assert f.profiles.profile(12) == A and f.profiles.profile(11) is None
+
+
+def test_a_frontend_started_anew_is_known_after_two_rounds() -> None:
+    """Its former router still counts as heard, but one that is silent does not explain what the frontend serves now."""
+    f = Frontends()
+    for _ in range(3):
+        f.round(a=(3, 11))
+    f.round(a=(3, 12))
+    f.round(a=(3, 12))
+    assert f.profiles.profile(12) == A
+
+
+def test_a_frontend_that_does_not_answer_stops_no_votes() -> None:
+    """With one of them away the others are told apart all the same."""
+    f = Frontends()
+    f.away = {"http://b"}
+    for _ in range(4):
+        f.round(a=(3, 11))
+    assert f.profiles.profile(11) == A
 
 
 def test_a_frontend_that_names_its_router_is_believed() -> None:
