@@ -68,8 +68,8 @@ class Line:
         return [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
 
     def fresh(self, since: float, **wanted: Any) -> dict[str, Any] | None:
-        """The newest signals row after `since` (Unix s), when it has the wanted values."""
-        rows = self.rows("signals", **{"from": since})
+        """The newest signals row of the cluster after `since` (Unix s), when it has the wanted values."""
+        rows = self.rows("signals", deployment="dynamo", **{"from": since})
         return rows[-1] if rows and all(rows[-1][key] == value for key, value in wanted.items()) else None
 
     def sources(self) -> dict[str, str]:
