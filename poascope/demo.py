@@ -23,7 +23,6 @@ READY_TIMEOUT_S = 60.0
 
 def demo(
     settings: Settings,
-    config: Path | None,
     dynamo: Annotated[str, typer.Option(help="Dynamo version: 0.9.0, 1.4.2 or 1.6.1.")] = "0.9.0",
     scenario: Annotated[str, typer.Option(help="Load scenario, repeated until Ctrl-C.")] = "spike",
     port_base: Annotated[int | None, typer.Option(help="Shift every port into the 200 that start here.")] = None,
