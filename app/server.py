@@ -29,6 +29,7 @@ from streamlit import config
 from app import here, payload, theme
 from app.control import Control
 from app.data import Collector, Feed
+from poascope import ending
 from poascope.addresses import OwnHost, is_loopback
 from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Settings
@@ -125,10 +126,7 @@ def build(settings: Settings) -> st.App:
         try:
             yield None
         finally:
-            for task in tasks:
-                task.cancel()
-            # Bounded: nats-py may swallow a cancellation while it connects, and whoever finds the port taken should not hang.
-            await asyncio.wait(tasks, timeout=2)
+            await ending.end(tasks)
             await feed.collector.client.aclose()
 
     token = settings.dash_token

@@ -22,7 +22,7 @@ from collectors.readiness import readiness
 from collectors.supervisor import Supervisor
 from collectors.wire import Message, decode
 from collectors.writer import Writer
-from poascope.ending import run
+from poascope import ending
 from poascope.settings import Settings
 from queries import named
 from store import Store
@@ -85,9 +85,7 @@ class Collector:
         finally:
             server.should_exit = True
             await asyncio.wait(tasks[:1], timeout=4)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await ending.end(tasks)
             await self._end(time.time())
 
     async def _end(self, now: float) -> None:
@@ -176,7 +174,7 @@ def serve(settings: Settings, started: Callable[[Collector], None]) -> None:
         started(collector)
         await collector.run(stop)
 
-    run(main())
+    ending.run(main())
 
 
 def signals_subject(deployment: str) -> str:

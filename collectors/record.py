@@ -14,6 +14,7 @@ from nats.errors import NoServersError
 
 from collectors.capture import Line, Recorder
 from collectors.metrics_source import FAILURES, bases
+from poascope import ending
 from poascope.addresses import without_password
 from poascope.errors import Unreachable
 from poascope.settings import Settings
@@ -73,9 +74,7 @@ async def record(settings: Settings, out: Recorder, seconds: float | None, start
         ]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait()), asyncio.create_task(_flush(out)), *reads]
         done, running = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await ending.end(running)
     if down_since:
         out.write(Line(time.time(), "gap", target="nats", kind="disconnected", since=down_since[0], until=time.time()))
     # The recording is complete. nats-py may wait for a server that has just gone, whichever of the two is called.

@@ -1,25 +1,33 @@
-"""`run`, as asyncio's, for processes that hold a NATS client: they end although nats-py is looking for a server that is away."""
+"""The ends of asyncio tasks that hold a NATS client: they end although nats-py is looking for a server that is away."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 AGAIN_S = 0.2
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, and then cancel what is left until it is gone.
+async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel them until they are gone, whatever they raise.
 
-    asyncio.run cancels once and waits; nats-py swallows a cancellation that comes while it connects, and would go on for ever.
+    Once is not enough: nats-py swallows a cancellation that comes while it connects, and so does asyncio.wait_for (until 3.12) one that
+    comes with the answer; the task would go on for ever.
     """
+    ending = list(tasks)
+    while rest := [task for task in ending if not task.done()]:
+        for task in rest:
+            task.cancel()
+        await asyncio.wait(rest, timeout=AGAIN_S)
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """asyncio.run, with `end` for what is left."""
 
     async def whole() -> None:
         try:
             await main
         finally:
-            while rest := asyncio.all_tasks() - {asyncio.current_task()}:
-                for task in rest:
-                    task.cancel()
-                await asyncio.wait(rest, timeout=AGAIN_S)
+            await end(asyncio.all_tasks() - {task for task in [asyncio.current_task()] if task})
 
     asyncio.run(whole())

@@ -12,6 +12,7 @@ import nats
 import pytest
 
 from collectors.nats_source import NatsSource
+from poascope import ending
 from poascope.errors import Misconfigured
 from tests.conftest import NatsServer, free_port
 
@@ -47,8 +48,7 @@ async def listening(url: str, heard: Heard, told_until: float = 0.0) -> AsyncIte
     try:
         yield source
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await ending.end([task])
 
 
 async def say(url: str, *subjects: str) -> None:
@@ -151,8 +151,7 @@ async def test_a_message_that_breaks_its_reader_stops_nothing(nats_server: NatsS
     await say(nats_server.url, "namespace.d.component.c.bad", "namespace.d.component.c.good")
     await until(lambda: read)
     assert source.counters["errors_total"] == 1
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await ending.end([task])
 
 
 async def test_control_entries_are_those_the_bucket_has(nats_server: NatsServer) -> None:

@@ -11,6 +11,7 @@ from nats.aio.msg import Msg
 
 from controller.bus import Bus, Refused, call, connect
 from controller.protocol import REVISION_HEADER, Ack, Decision, Target
+from poascope import ending
 from poascope.errors import Unreachable
 from tests.conftest import NatsServer, free_port
 from tests.controller.conftest import intent, until
@@ -198,7 +199,7 @@ async def test_watchers_wake_on_a_change_and_after_a_reconnect(bus: Bus, nats_se
         await bus.put_intent("dynamo", intent(idempotency_key="k", expected_revision=1), time.time())
         await until(lambda: _has(woken, frozenset({"dynamo.intent"})))
     finally:
-        watching.cancel()
+        await ending.end([watching])
 
 
 async def _has(woken: list[frozenset[str] | None], keys: frozenset[str] | None) -> bool:

@@ -13,6 +13,7 @@ from controller.bus import Bus, Stored
 from controller.gateway import Actuator, Gateway, dial, profile_for
 from controller.loop import Controller, Ear
 from controller.protocol import Ack, Target
+from poascope import ending
 from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Profile
 from tests.conftest import NatsServer
@@ -46,9 +47,7 @@ async def actuating(
         actuator = Actuator(bus, ear, Gateway(caddy.admin_url, profiles, client), deployment, clock)
         tasks = [asyncio.create_task(actuator.run())] + ([asyncio.create_task(Controller(bus, ear).run())] if control else [])
         yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ending.end(tasks)
 
 
 async def acked(bus: Bus, wanted: Callable[[Ack], bool], deployment: str = "dynamo") -> Stored[Ack]:

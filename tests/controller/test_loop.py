@@ -13,6 +13,7 @@ from controller import loop
 from controller.bus import Bus
 from controller.loop import Controller, Ear
 from controller.protocol import Decision, Target
+from poascope import ending
 from poascope.errors import Unreachable
 from tests.conftest import NatsServer
 from tests.controller.conftest import intent, pulse, until
@@ -27,9 +28,7 @@ async def controlling(bus: Bus, clock: Callable[[], float] = time.time, *namespa
     running = asyncio.create_task(controller.run())
     await asyncio.sleep(0.05)
     yield controller
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    await ending.end([running])
 
 
 async def target(bus: Bus, mode: str, deployment: str = "dynamo") -> Target:

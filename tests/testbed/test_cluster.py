@@ -148,7 +148,7 @@ def test_a_process_that_cannot_start_is_named_with_its_log(tmp_path: Path, monke
     """A worker that dies during readiness ends the whole start with its name and the tail of its log, and leaves nothing."""
     monkeypatch.setattr("testbed.keeper.write_timing", lambda path, timing: path.write_bytes(b"not a profile"))
     base, said = free_base(), list[str]()
-    with pytest.raises(PoascopeError, match=r"(?s)prefill-1: ended while starting \(exit 1\) - .*prefill-1\.log ends:\n.+"):
+    with pytest.raises(PoascopeError, match=r"(?s)(prefill-1|decode-1): ended while starting \(exit 1\) - .*\1\.log ends:\n.+"):
         Keeper(tmp_path, Spec(topology="1P/1D", port_base=base), said.append).run(lambda state: None)
     assert taken(plan_ports(base, 2).all()) == []
     assert not (tmp_path / "state.json").exists()
