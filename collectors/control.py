@@ -31,6 +31,16 @@ def _number(value: object, low: float = -math.inf, high: float = math.inf) -> fl
     return number if low <= number <= high and math.isfinite(number) else None
 
 
+def incident_row(at: float, deployment: str, event: Control | Deleted) -> dict[str, Any] | None:
+    """A row of `incidents`; None when it does not say which incident, or when that was."""
+    body = {} if isinstance(event, Deleted) else event.body
+    since, until, name = _number(body.get("since"), 0, _EPOCH_LIMIT), _number(body.get("until"), 0, _EPOCH_LIMIT), _text(body.get("id"))
+    if not name or since is None or until is None or until <= since:
+        return None
+    said = {key: _text(body.get(key)) or None for key in ("title", "notes", "author")}
+    return {"marked_at": at, "deployment": deployment, "id": name, "from": since, "to": until, **said}
+
+
 class Decisions:
     """One row a message; `from_tau`, `from_omega`: the target that was in force before it."""
 

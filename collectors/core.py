@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from collectors.assemble import Finished
-from collectors.control import Decisions
+from collectors.control import Decisions, incident_row
 from collectors.deployment import Deployment, Routed, blocks_of, metrics_of
 from collectors.loss import LossMeter, Stream
 from collectors.metrics import Raw, parse_series, parse_text
@@ -375,6 +375,13 @@ class Core:
         )
 
     def _control(self, at: float, deployment: str, event: Control | Deleted) -> None:
+        if event.kind == "incident":
+            row = incident_row(at, deployment, event)
+            if row is None:
+                self._count("unreadable", "poascope.*.incident", "id, from or to missing")
+            else:
+                self.rows.put("incidents", **row)
+            return
         self.rows.put("decisions", **self.decisions.row(at, deployment, event))
         self._in_force(deployment)
 

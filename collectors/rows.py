@@ -54,6 +54,12 @@ SCHEMAS: dict[str, Any] = {
             "error": _STR,
         }
     ),
+    "incidents": pa.schema(
+        {
+            "marked_at": _TS, "deployment": _STR, "id": _STR, "from": _TS, "to": _TS,
+            "title": _STR, "notes": _STR, "author": _STR,
+        }
+    ),
     "gaps": pa.schema({"source": _STR, "kind": _STR, "from": _TS, "to": _TS, "count": _U64, "deployment": _STR}),
 }  # fmt: skip
 _TIMES = {table: {f.name for f in schema if f.type == _TS} for table, schema in SCHEMAS.items()}

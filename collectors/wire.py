@@ -82,7 +82,7 @@ class KvChange(msgspec.Struct, frozen=True):
 
 
 class Control(msgspec.Struct, frozen=True):
-    """An intent, target, acknowledgement or decision of poascope's own control protocol, as its JSON object."""
+    """An intent, target, acknowledgement, decision or marked incident of poascope's own control protocol, as its JSON object."""
 
     kind: str
     replica: str | None
@@ -224,7 +224,7 @@ _NATS_09 = re.compile(r"namespace\.(?P<dep>[^.]+)(?:\.component\.(?P<component>[
 _NATS_1X = re.compile(r"namespace\.(?P<dep>.+?)\.component\.(?P<component>[^.]+)\.endpoint\.[^.]+\.(?P<topic>[^.]+)")
 _STREAM_09 = re.compile(r"namespace-(?P<dep>.+)-component-(?P<component>.+)-kv-events\.(?P<topic>kv-events)")
 _BUCKET = re.compile(r"\$KV\.poascope\.(?P<dep>[^.]+)\.(?P<kind>intent|target|ack)(?:\.(?P<replica>[^.]+))?")
-_OWN = re.compile(r"poascope\.(?P<dep>[^.]+)\.(?P<kind>decision|signals)")
+_OWN = re.compile(r"poascope\.(?P<dep>[^.]+)\.(?P<kind>decision|incident|signals)")
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -366,7 +366,7 @@ def decode(subject: str, data: bytes) -> Message | Unreadable:
     try:
         if where.topic == "signals":
             return Message(where.deployment, None, where.topic, None, None, None, ())
-        if where.topic in ("intent", "target", "ack", "decision"):
+        if where.topic in ("intent", "target", "ack", "decision", "incident"):
             control = Control(where.topic, where.replica, _object.decode(data)) if data else Deleted(where.topic, where.replica)
             return Message(where.deployment, None, where.topic, None, None, None, (control,))
         if where.topic == "kv-events" and data[:1] in (b"{", b"["):

@@ -89,6 +89,20 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     revision: int | None = None
 
 
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """Published on `poascope.<deployment>.incident`: somebody marked a span of time (Unix s), or took a mark back (no title).
+
+    The `id` of an excursion that the regime found (`saturated-<Unix s>`) names that one.
+    """
+
+    id: str
+    since: Moment
+    until: Moment
+    author: str
+    title: str = ""
+    notes: str = ""
+
+
 def complaint(intent: Intent, written_at: float, slack_s: float = 1.0) -> str | None:
     """Why this intent, written at `written_at` (Unix s), is not admissible; None when it is. `slack_s`: how far clocks may differ."""
     for name in ("reason", "operator", "idempotency_key"):
@@ -141,3 +155,7 @@ def signals_subject(deployment: str) -> str:
 
 def decision_subject(deployment: str) -> str:
     return f"poascope.{token(deployment)}.decision"
+
+
+def incident_subject(deployment: str) -> str:
+    return f"poascope.{token(deployment)}.incident"
