@@ -152,6 +152,11 @@ def gaps(cursor: duckdb.DuckDBPyConnection, from_: Time = None, to: Time = None)
     return read(cursor, "gaps", {"from": from_, "to": to}).read_all()
 
 
+def events(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """ts, until, deployment, kind, what, who, why: changes of regime, overrides, switches, lost workers and gaps, by time."""
+    return read(cursor, "events", {"deployment": deployment, "from": from_, "to": to}).read_all()
+
+
 def incidents(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
     """Marked incidents and excursions into saturated that touch the span, newest first, with their worst TTFT P99 and peak PoA-hat."""
     return read(cursor, "incidents", {"deployment": deployment, "from": from_, "to": to}).read_all()
