@@ -9,10 +9,17 @@ _TEXT = {
     "intent": {"actor": "operator", "mode": "mode", "why": "reason"},
     "target": {"mode": "mode", "regime": "regime", "why": "why"},
     "ack": {"error": "error"},
+    "armed": {"actor": "operator", "why": "reason"},
     "decision": {"actor": "actor", "mode": "mode", "regime": "regime", "why": "why"},
 }
 # The revision that a message refers to; its own is the bucket's and not in a core message.
-_REVISION = {"intent": "expected_revision", "target": "intent_revision", "ack": "target_revision", "decision": "revision"}
+_REVISION = {
+    "intent": "expected_revision",
+    "target": "intent_revision",
+    "ack": "target_revision",
+    "armed": "expected_revision",
+    "decision": "revision",
+}
 _EPOCH_LIMIT = 253_402_300_800.0
 MAX_DEPLOYMENTS = 1000
 
@@ -62,6 +69,8 @@ class Decisions:
         row["revision"] = revision if isinstance(revision, int) and not isinstance(revision, bool) and 0 <= revision < 2**64 else None
         if event.kind == "decision":
             row["kind"] = _text(body.get("kind")) or "decision"
+        if event.kind == "armed":
+            row["kind"] = "armed" if body.get("armed") is True else "disarmed"
         if event.kind == "target":
             row["actor"] = "controller"
             self._targets.pop(deployment, None)

@@ -85,7 +85,7 @@ class Core:
             self._count("other namespace", message.topic, "")
             return
         self._count("messages", message.topic, "")
-        if message.topic == "signals":
+        if message.topic in ("signals", "loop", "lease"):
             return
         if isinstance(message.events[0] if message.events else None, Control | Deleted):
             for event in message.events:

@@ -223,8 +223,8 @@ _object = msgspec.json.Decoder(dict[str, Any])
 _NATS_09 = re.compile(r"namespace\.(?P<dep>[^.]+)(?:\.component\.(?P<component>[^.]+))?\.(?P<topic>[^.]+)")
 _NATS_1X = re.compile(r"namespace\.(?P<dep>.+?)\.component\.(?P<component>[^.]+)\.endpoint\.[^.]+\.(?P<topic>[^.]+)")
 _STREAM_09 = re.compile(r"namespace-(?P<dep>.+)-component-(?P<component>.+)-kv-events\.(?P<topic>kv-events)")
-_BUCKET = re.compile(r"\$KV\.poascope\.(?P<dep>[^.]+)\.(?P<kind>intent|target|ack)(?:\.(?P<replica>[^.]+))?")
-_OWN = re.compile(r"poascope\.(?P<dep>[^.]+)\.(?P<kind>decision|incident|signals)")
+_BUCKET = re.compile(r"\$KV\.poascope\.(?P<dep>[^.]+)\.(?P<kind>intent|target|ack|armed|lease)(?:\.(?P<replica>[^.]+))?")
+_OWN = re.compile(r"poascope\.(?P<dep>[^.]+)\.(?P<kind>decision|incident|loop|signals)")
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -364,9 +364,9 @@ def decode(subject: str, data: bytes) -> Message | Unreadable:
     if not where.topic:
         return Unreadable(where.pattern, "unknown subject")
     try:
-        if where.topic == "signals":
+        if where.topic in ("signals", "loop", "lease"):  # our own, and written down nowhere
             return Message(where.deployment, None, where.topic, None, None, None, ())
-        if where.topic in ("intent", "target", "ack", "decision", "incident"):
+        if where.topic in ("intent", "target", "ack", "armed", "decision", "incident"):
             control = Control(where.topic, where.replica, _object.decode(data)) if data else Deleted(where.topic, where.replica)
             return Message(where.deployment, None, where.topic, None, None, None, (control,))
         if where.topic == "kv-events" and data[:1] in (b"{", b"["):

@@ -73,12 +73,39 @@ class Settings:
     gateway_namespace: str = setting(
         "", "Dynamo namespace behind the gateway; needed when several are heard.", env="POASCOPE_GATEWAY_NAMESPACE"
     )
+    lease_s: float = setting(
+        120.0,
+        "Seconds for which an actuator follows a target that the controller no longer renews; then safe parameters.",
+        env="POASCOPE_LEASE_S",
+        low=15,
+        high=86400,
+    )
+    safe_tau: float = setting(0.0, "τ that an actuator goes back to when the lease has run out.", env="POASCOPE_SAFE_TAU", low=0, high=10)
+    safe_omega: float = setting(
+        1.0, "ω that an actuator goes back to when the lease has run out.", env="POASCOPE_SAFE_OMEGA", low=0, high=10
+    )
+    min_dwell_s: float = setting(
+        10.0, "Least seconds between two automatic changes of the parameters.", env="POASCOPE_MIN_DWELL_S", low=0, high=600
+    )
+    max_switches: int = setting(
+        6, "Most automatic changes of the parameters within ten minutes.", env="POASCOPE_MAX_SWITCHES", low=0, high=100
+    )
     operator: str = setting("", "Who signs an override; default: the user running the process.", env="POASCOPE_OPERATOR")
+    operators_file: str = setting(
+        "",
+        "Hashes of the operators' tokens; default: poascope/operators.json in $XDG_STATE_HOME (~/.local/state).",
+        env="POASCOPE_OPERATORS_FILE",
+    )
     profiles: tuple[Profile, ...] = setting((), "Frontends behind the gateway with their τ and ω ([[profiles]] in the file).")
 
     @property
     def operator_name(self) -> str:
         return self.operator or getpass.getuser()
+
+    @property
+    def operators_path(self) -> Path:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        return Path(self.operators_file) if self.operators_file else state / "poascope" / "operators.json"
 
 
 def _convert(name: str, kind: Any, value: Any) -> Any:
