@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -17,6 +18,8 @@ from app.chain import chain
 from app.charts.frame import number, with_gaps
 from app.charts.load import Lines, choose
 from app.control import Control
+from app.page import Given, Head, Page
+from app.panels import LIVE
 from app.theme import THEMES
 from poascope.errors import PoascopeError, Unreachable
 from poascope.settings import Settings
@@ -83,11 +86,11 @@ class Feed:
         self.silent = False
         self.sources: list[dict[str, Any]] = []
         self.ticked_at = 0.0
-        self._rows: dict[str, list[dict[str, Any]]] = {}
-        self._asked: dict[str, float] = {}
+        self._rows: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by query and deployment
+        self._asked: dict[tuple[str, str], float] = {}
         self._answers: dict[tuple[Any, ...], asyncio.Task[bytes]] = {}
         self._busy_at: dict[str, float] = {}
-        self._lines: dict[tuple[str, int], Lines] = {}
+        self._lines: dict[tuple[str, str, int], Lines] = {}
         self._listed_at = 0.0
 
     async def run(self) -> None:
@@ -112,7 +115,9 @@ class Feed:
             if now - self._listed_at > 5 or not self.deployments:
                 self.deployments = [str(d) for d in (await self.collector.frame("deployments"))["deployment"]]
                 self._listed_at = now
-            moved = [await self._advance(d, now) for d in self.watched()]
+            moved = [await self._advance("signals", d, now) for d in self.watched()]
+            for name, deployment in [key for key in self._asked if key[0] != "signals" and self._is_asked(*key)]:
+                await self._advance(name, deployment, now)
             self.down_since, self.trouble = None, ""
         except PoascopeError as error:
             self._lost(error, now)
@@ -124,106 +129,116 @@ class Feed:
     def _lost(self, error: PoascopeError, now: float) -> None:
         self.down_since, self.trouble, self.silent = self.down_since or now, str(error), isinstance(error, Unreachable)
 
-    async def _advance(self, deployment: str, now: float) -> bool:
-        rows = self._rows.setdefault(deployment, [])
+    async def _advance(self, query: str, deployment: str, now: float) -> bool:
+        rows = self._rows.setdefault((query, deployment), [])
         newest = rows[-1]["at"] if rows else None
-        frame = await self.collector.frame(
-            "signals", **{"deployment": deployment, "from": max(newest + 0.001 if newest else 0, now - KEEP_S)}
-        )
+        frame = await self.collector.frame(query, **{"deployment": deployment, "from": max(newest + 0.001 if newest else 0, now - KEEP_S)})
         if not len(frame):
             return False
         stamps = frame["ts"].to_numpy("datetime64[us]").astype("int64") / 1e6
         fresh: list[dict[str, Any]] = [
             {**{str(k): v for k, v in row.items()}, "at": float(at)} for row, at in zip(frame.to_dict("records"), stamps, strict=True)
         ]
-        self._rows[deployment] = [r for r in rows if r["at"] > now - KEEP_S] + fresh
-        if busy := [r["at"] for r in fresh if (number(r.get("arrivals_per_s")) or 0) > 0]:
+        self._rows[query, deployment] = [r for r in rows if r["at"] > now - KEEP_S] + fresh
+        if query == "signals" and (busy := [r["at"] for r in fresh if (number(r.get("arrivals_per_s")) or 0) > 0]):
             self._busy_at[deployment] = busy[-1]
         return True
 
     def watched(self) -> list[str]:
         """Deployments that somebody is looking at."""
-        return [d for d in self.deployments if self.clock() - self._asked.get(d, 0) < WATCHED_S]
+        return [d for d in self.deployments if self._is_asked("signals", d)]
+
+    def _is_asked(self, query: str, deployment: str) -> bool:
+        return self.clock() - self._asked.get((query, deployment), 0) < WATCHED_S
 
     def newest(self, deployment: str) -> dict[str, Any] | None:
         """The newest row of signals that anyone looked at, with `at` in Unix seconds."""
-        rows = self._rows.get(deployment)
+        rows = self._rows.get(("signals", deployment))
         return rows[-1] if rows else None
 
     def choose(self, deployment: str | None) -> str | None:
         """The deployment asked for, if it exists, else the first."""
         return deployment if deployment in self.deployments else self.deployments[0] if self.deployments else None
 
-    async def answer(self, deployment: str | None, range_s: int, theme: str, after: int | None, *, points: bool = True) -> bytes:
+    async def answer(
+        self, deployment: str | None, range_s: int, theme: str, after: int | None, *, points: bool = True, page: Page = LIVE
+    ) -> bytes:
         """The JSON body for one viewer: `after` is the `cursor` of its last answer (Unix ms), None for everything; or no points at all."""
         chosen = self.choose(deployment)
         if chosen:
-            unseen = self.clock() - self._asked.get(chosen, 0) > WATCHED_S
-            self._asked[chosen] = self.clock()
-            if unseen and self.down_since is None:
-                with contextlib.suppress(PoascopeError):  # the next tick says what is wrong
-                    await self._advance(chosen, self.clock())
-        key = (chosen, range_s, theme, after) if points else (chosen,)
+            for query in dict.fromkeys(("signals", *page.latest)):
+                unseen = not self._is_asked(query, chosen)
+                self._asked[query, chosen] = self.clock()
+                if unseen and self.down_since is None:
+                    with contextlib.suppress(PoascopeError):  # the next tick says what is wrong
+                        await self._advance(query, chosen, self.clock())
+        key = (page.name, chosen, range_s, theme, after) if points else (page.name, chosen)
         task = self._answers.get(key)
         if task is None:
-            task = self._answers[key] = asyncio.create_task(self._compose(chosen, range_s, theme, after, points))
+            task = self._answers[key] = asyncio.create_task(self._compose(page, chosen, range_s, theme, after, points))
         body = await asyncio.shield(task)  # others may wait for the same answer
         now = self.clock()
         due_ms = max(0.0, self.ticked_at + 1 - now) * 1e3
         return b'{"now":%.3f,"next_ms":%.0f,' % (now, due_ms) + body[1:]
 
-    async def _compose(self, deployment: str | None, range_s: int, theme: str, after: int | None, points: bool) -> bytes:
-        body = self._state(deployment)
+    async def _compose(self, page: Page, deployment: str | None, range_s: int, theme: str, after: int | None, points: bool) -> bytes:
+        body = self._state(page, deployment)
         if not points or deployment is None or self.down_since is not None:
             return payload.encode(body)
         step = payload.RANGES[range_s]
         start = max((after or 0) / 1e3, self.clock() - range_s)  # of a tab that slept, only what its range still shows
         bounds = {"deployment": deployment, "from": start}
         try:
-            signals, inflight, decisions = await asyncio.gather(
+            signals, decisions, *others = await asyncio.gather(
                 self.collector.frame("signals", **bounds) if step == 1 else self.collector.frame("signals_binned", step_s=step, **bounds),
-                self.collector.frame("worker_inflight", step_s=step, **bounds),
                 self.collector.frame("decisions", **bounds),
+                *[self.collector.frame(query, step_s=step, **bounds) for query in page.queries],
             )
         except PoascopeError as error:
             if isinstance(error, Unreachable):
                 self._lost(error, self.clock())
             else:
                 log.warning("%s", error)  # what one viewer asked is no news for the others: the next tick tells how the collector is
-            return payload.encode(self._state(deployment))
-        # What was chosen for a whole figure holds for the points that follow it.
-        lines = self._lines[deployment, range_s] = choose(inflight, self._lines.get((deployment, range_s)) if after is not None else None)
-        return await asyncio.to_thread(self._draw, body, signals, inflight, decisions, step, theme, after, lines)
+            return payload.encode(self._state(page, deployment))
+        frames = dict(zip(page.queries, others, strict=True))
+        lines = None
+        if (inflight := frames.get("worker_inflight")) is not None:
+            # What was chosen for a whole figure holds for the points that follow it.
+            held = (page.name, deployment, range_s)
+            lines = self._lines[held] = choose(inflight, self._lines.get(held) if after is not None else None)
+        return await asyncio.to_thread(self._draw, page, body, signals, decisions, frames, step, theme, after, lines)
 
     def _draw(
         self,
+        page: Page,
         body: dict[str, Any],
         signals: pd.DataFrame,
-        inflight: pd.DataFrame,
         decisions: pd.DataFrame,
+        frames: dict[str, pd.DataFrame],
         step: int,
         theme: str,
         after: int | None,
-        lines: Lines,
+        lines: Lines | None,
     ) -> bytes:
         look = THEMES[theme]
         gapped = with_gaps(signals, step)
-        drawn = payload.figures(gapped, inflight, self.objectives, look, lines)
+        drawn = payload.figures(page, Given(frames | {"signals": gapped, "decisions": decisions}, self.objectives, look, lines))
         body |= payload.parts(drawn, whole=after is None)
         body["shapes"] = payload.common(gapped, decisions, look)
         body["step_ms"] = step * 1000
         if len(signals):
             stamps = signals["ts"].to_numpy("datetime64[ms]").astype("int64")
             body["from"], body["cursor"] = int(stamps[0]), int(stamps[-1])
-        if after is None and body["deployment"] in self._rows:
-            body["trends"] = self._trends(body["deployment"])
+        if after is None and body["deployment"]:
+            body["trends"] = self._trends(page, body["deployment"])
         return payload.encode(body)
 
-    def _trends(self, deployment: str) -> dict[str, list[float | None]]:
-        rows = self._rows[deployment]
+    def _trends(self, page: Page, deployment: str) -> dict[str, list[float | None]]:
+        rows = self._rows.get((page.latest[0], deployment), [])
         found: dict[str, list[float | None]] = {}
         for end in range(max(1, len(rows) - 59), len(rows) + 1):
-            for tile in status.tiles(rows[max(0, end - 1) : end], self.objectives):
+            alone = dict.fromkeys(page.latest, rows[:0]) | {page.latest[0]: rows[max(0, end - 1) : end]}
+            for tile in page.head(alone, 0.0, self.objectives).tiles:
                 found.setdefault(tile.key, []).append(tile.point)
         return found
 
@@ -237,24 +252,28 @@ class Feed:
         age_s = next((s["age_s"] for s in self.sources if s["name"] == f"events:{deployment}" and s.get("age_s") is not None), 0.0)
         return min(at, self.ticked_at - float(age_s))
 
-    def _verdict(self, deployment: str | None, newest: dict[str, Any] | None) -> status.Verdict:
+    def _head(self, page: Page, deployment: str | None) -> Head:
+        newest = self.newest(deployment or "")
         age_s = self.clock() - newest["at"] if newest else None
+        head = page.head({query: self._rows.get((query, deployment or ""), []) for query in page.latest}, age_s, self.objectives)
         states = {s["name"]: s["state"] for s in self.sources}
         if age_s is not None and age_s > status.STALE_S and states.get("nats") == "ok" and states.get("events") == "absent":
             said = "No requests seen since the collector started."
-            return status.Verdict("unknown", said, "", "The numbers below are from before; the first request brings new ones.")
-        return status.verdict(newest, age_s, self.objectives)
+            return replace(
+                head, verdict=status.Verdict("unknown", said, "", "The numbers below are from before; the first request brings new ones.")
+            )
+        return head
 
-    def _state(self, deployment: str | None) -> dict[str, Any]:
-        rows = self._rows.get(deployment or "", [])
-        newest = rows[-1] if rows else None
+    def _state(self, page: Page, deployment: str | None) -> dict[str, Any]:
+        newest, head = self.newest(deployment or ""), self._head(page, deployment)
         return {
             "deployment": deployment,
             "deployments": self.deployments,
             "down_since": self.down_since,
             "source": self._source(deployment),
-            "verdict": self._verdict(deployment, newest),
-            "tiles": status.tiles(rows, self.objectives),
+            "verdict": head.verdict,
+            "tiles": head.tiles,
+            "said": head.said,
             "sources": self.sources,
             "chain": chain(
                 self.control.states.get(deployment or ""), newest, self.clock(), self.control.problem, self._routed_at(deployment, newest)

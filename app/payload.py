@@ -8,40 +8,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts import bands
-from app.charts.cache import kv_hit
-from app.charts.latency import itl, ttft
-from app.charts.load import Lines, throughput, workers
-from app.charts.lost import lost
-from app.charts.poa import poa
-from app.status import Objectives
+from app.page import Given, Page
 from app.theme import Theme
 
 # range in seconds -> bin in seconds: at most 720 points a line
 RANGES: Mapping[int, int] = {300: 1, 900: 2, 3600: 5, 21600: 30, 86400: 120}
-PANELS = (
-    ("poa", "Price of anarchy", "sum of latencies over the optimum; hollow where it is withheld"),
-    ("ttft", "TTFT", "answered requests, and with those still waiting"),
-    ("lost", "Where the lost seconds go", "what PoA-hat is made of: seconds over the optimum for each finished request, by cause"),
-    ("throughput", "Throughput", "requests per second, and requests in the system"),
-    ("itl", "Inter-token latency", "decode"),
-    ("kv", "KV cache hits", "prompt blocks already on the worker chosen"),
-    ("workers", "In flight by worker", "prefill solid, decode dashed"),
-)
 COMMON = ("band:", "mark:")
 
 
-def figures(
-    signals: pd.DataFrame, inflight: pd.DataFrame, objectives: Objectives, theme: Theme, lines: Lines | None = None
-) -> dict[str, go.Figure]:
-    return {
-        "poa": poa(signals, theme=theme),
-        "ttft": ttft(signals, slo_s=objectives.slo_ttft_s, theme=theme),
-        "lost": lost(signals, theme=theme),
-        "throughput": throughput(signals, theme=theme),
-        "itl": itl(signals, slo_s=objectives.slo_itl_s, theme=theme),
-        "kv": kv_hit(signals, theme=theme),
-        "workers": workers(inflight, signals, lines=lines, theme=theme),
-    }
+def figures(page: Page, given: Given) -> dict[str, go.Figure]:
+    return {panel.key: panel.draw(given) for panel in page.panels if panel.draw}
 
 
 def _arrays(trace: Mapping[str, Any], shared: dict[tuple[int, ...], int]) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from streamlit import config
 from app import here, payload, theme
 from app.control import Control
 from app.data import Collector, Feed
+from app.desk import Desk
+from app.panels import PAGES
 from poascope import ending
 from poascope.addresses import OwnHost, is_loopback
 from poascope.errors import Misconfigured, PoascopeError
@@ -91,9 +93,11 @@ def routes(feed: Feed) -> list[Route]:
         if after is not None and not 0 <= after < MAX_AFTER_MS:
             return JSONResponse({"error": "after: the cursor of an answer, in Unix milliseconds"}, status_code=400)
         look = asked.get("theme", "light")
-        if range_s not in payload.RANGES or look not in theme.THEMES:
-            return JSONResponse({"error": f"range: one of {', '.join(map(str, payload.RANGES))}; theme: light or dark"}, status_code=400)
-        body = await feed.answer(asked.get("deployment"), range_s, look, after, points=asked.get("points") != "0")
+        page = PAGES.get(asked.get("page", "live"))
+        if page is None or range_s not in payload.RANGES or look not in theme.THEMES:
+            ranges, pages = ", ".join(map(str, payload.RANGES)), ", ".join(PAGES)
+            return JSONResponse({"error": f"page: one of {pages}; range: one of {ranges}; theme: light or dark"}, status_code=400)
+        body = await feed.answer(asked.get("deployment"), range_s, look, after, points=asked.get("points") != "0", page=page)
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
 
     async def bundle(request: Request) -> Response:
@@ -113,11 +117,12 @@ def build(settings: Settings) -> st.App:
     reached = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
     control = Control(settings)
     feed = Feed(Collector(f"http://{reached}:{settings.api_port}", settings.api_token), control, settings)
-    here.use(here.Here(settings, feed, control, plotly_path()))
+    desk = Desk(settings, feed.choose)
+    here.use(here.Here(settings, feed, control, plotly_path(), desk))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: st.App) -> AsyncIterator[None]:
-        import app.pages.live  # noqa: F401 - loaded before the freeze, so that no viewer pays for it
+        import app.pages.watch  # noqa: F401 - loaded before the freeze, so that no viewer pays for it
 
         # Streamlit runs a full collection after every script run: without this it walks every module's objects each time (70 ms).
         gc.collect()
@@ -131,7 +136,7 @@ def build(settings: Settings) -> st.App:
 
     token = settings.dash_token
     guard = Middleware(Guard, token=token) if token else Middleware(OwnHost, remedy="set dash_token and open it with ?token=")
-    return st.App(Path(__file__).parent / "main.py", routes=routes(feed), middleware=[guard], lifespan=lifespan)
+    return st.App(Path(__file__).parent / "main.py", routes=[*routes(feed), *desk.routes()], middleware=[guard], lifespan=lifespan)
 
 
 class _Server(uvicorn.Server):

@@ -9,6 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import streamlit as st
 
+from app.page import Given
+from app.panels import LIVE
 from app.payload import figures
 from app.status import Objectives
 from app.theme import LIGHT
@@ -30,7 +32,7 @@ def frame(name: str, step_s: float | None = None) -> pd.DataFrame:
 @st.fragment(run_every=1)
 def charts() -> None:
     signals = frame("signals")
-    drawn = figures(signals, frame("worker_inflight", 1.0), Objectives(1.0, 0.05), LIGHT)
+    drawn = figures(LIVE, Given({"signals": signals, "worker_inflight": frame("worker_inflight", 1.0)}, Objectives(1.0, 0.05), LIGHT))
     newest = float(signals["ts"].iloc[-1].timestamp() * 1000)
     columns = st.columns(2)
     for index, (key, figure) in enumerate(drawn.items()):

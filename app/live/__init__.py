@@ -4,7 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.payload import PANELS
+from app.page import Page
 from app.theme import DARK, LIGHT, variables
 
 _HERE = Path(__file__).parent
@@ -20,11 +20,11 @@ def _component(name: str) -> "st.components.v2.types.ComponentRenderer":
 _live, _chain = _component("live"), _component("chain")
 
 
-def live(*, deployment: str | None, deployments: list[str], range_s: int, paused: bool, plotly: str) -> None:
+def live(page: Page, *, deployment: str | None, deployments: list[str], range_s: int, paused: bool, plotly: str) -> None:
     """Mount the page, or tell the mounted one what to show now. Only these few values pass through Streamlit."""
-    panels = [{"key": key, "title": title, "hint": hint} for key, title, hint in PANELS]
+    panels = [{"key": p.key, "title": p.title, "hint": p.hint, "chart": p.draw is not None, "named": p.named} for p in page.panels]
     told = {"deployment": deployment, "deployments": deployments, "range_s": range_s, "paused": paused, "panels": panels, "plotly": plotly}
-    _live(key="live", data=told, on_deployments_change=lambda: None)
+    _live(key=page.name, data=told | {"page": page.name, "every_s": page.every_s}, on_deployments_change=lambda: None)
 
 
 def chain() -> int | None:

@@ -60,6 +60,7 @@ class View {
     this.root.dataset.testid = "live";
     this.plots = new Map();
     this.tiles = new Map();
+    this.said = new Map();
     this.trends = {};
     this.zoom = null;
     this.uirevision = 1;
@@ -84,7 +85,7 @@ class View {
 
   // Called by Streamlit on the first mount, on every rerun and on a change of theme: does nothing unless something changed.
   configure(data) {
-    if (!this.data) { this.data = data; this.frame(data.panels); }
+    if (!this.data) { this.data = data; this.root.dataset.page = data.page; this.frame(data.panels); }
     const theme = this.theme();
     const wanted = JSON.stringify([data.deployment, data.range_s, theme]);
     const paused = this.data.paused;
@@ -138,12 +139,15 @@ class View {
       const title = make("header", "", section);
       make("h3", "", title, panel.title);
       title.title = panel.hint;
+      const said = make("div", "pw-said", section);
+      this.said.set(panel.key, said);
+      if (!panel.chart) { section.dataset.text = ""; continue; }
       const legend = make("div", "pw-legend", title);
       const reset = make("button", "pw-reset", title, "reset zoom");
       reset.hidden = true;
       reset.onclick = () => this.unzoom();
       const node = make("div", "pw-plot", section);
-      this.plots.set(panel.key, { node, reset, legend, hidden: new Set(), figure: null, drawn: false, traces: new Map() });
+      this.plots.set(panel.key, { node, reset, legend, named: panel.named, hidden: new Set(), figure: null, drawn: false, traces: new Map() });
     }
     this.foot = make("footer", "pw-sources", this.root);
   }
@@ -158,7 +162,7 @@ class View {
     let wait = 1000;
     try {
       const Plotly = await loadPlotly(this.data.plotly);
-      const query = new URLSearchParams({ range: this.data.range_s, theme: this.root.dataset.theme });
+      const query = new URLSearchParams({ page: this.data.page, range: this.data.range_s, theme: this.root.dataset.theme });
       if (this.data.deployment !== null) query.set("deployment", this.data.deployment);
       if (this.cursor !== null) query.set("after", this.cursor);
       if (still) query.set("points", "0");
@@ -224,6 +228,7 @@ class View {
     if (nothing) this.explain(body);
     this.strip(body.sources, down);
     if (!nothing) this.gauge(body);
+    if (!nothing) this.utter(body.said);
     if (body.figures) this.mount(body);
     if (body.points) this.append(body, Plotly);
     this.age();
@@ -265,6 +270,16 @@ class View {
       make("b", "", item, source.name);
       make("i", "", item, down ? "unknown" : source.state);
       if (source.detail && source.state !== "ok") make("span", "", item, source.detail);
+    }
+  }
+
+  // Sentences of the page's head, in the panels they belong to.
+  utter(said) {
+    for (const [key, node] of this.said) {
+      const lines = said[key] || [];
+      node.hidden = !lines.length;
+      while (node.children.length > lines.length) node.lastChild.remove();
+      lines.forEach((line, i) => say(node.children[i] ?? make("p", "", node), line));
     }
   }
 
@@ -315,7 +330,7 @@ class View {
       const age = now - seen.asOf;
       newest = Math.max(newest ?? 0, seen.asOf);
       say(seen.age, age < 3600 ? `${Math.max(0, Math.round(age))} s` : `${Math.round(age / 3600)} h`);
-      seen.age.dataset.old = age > 15 ? "dead" : age > 5 ? "old" : "";
+      seen.age.dataset.old = age > 15 ? "dead" : age > 4 + this.data.every_s ? "old" : "";
     }
     this.root.dataset.age = newest === null ? "" : (now - newest).toFixed(3);
     if (!this.last) return;
@@ -425,30 +440,31 @@ class View {
   }
 
   draw(Plotly) {
-    const queue = [...this.plots.entries()].filter(([, plot]) => plot.figure);
+    const queue = [...this.plots.values()].filter((plot) => plot.figure);
     const mine = (this.drawing = {});
     const next = () => {
       if (mine !== this.drawing || !queue.length) return;
-      this.react(Plotly, ...queue.shift());
+      this.react(Plotly, queue.shift());
       requestAnimationFrame(next); // one chart a frame: the page never stalls
     };
     requestAnimationFrame(next);
   }
 
-  react(Plotly, key, plot) {
+  react(Plotly, plot) {
     const { layout, data } = plot.figure;
     const [start, end] = this.zoom ?? this.window;
     const box = plot.node.getBoundingClientRect();
     const pixel = (ms) => ((ms - start) / (end - start)) * (box.width - 60);
     const room = (s, until) => pixel(Math.min(until, end)) - pixel(Math.max(s.x0, start)) > 12 + 5.5 * s.label.text.length;
+    const named = [...this.plots.values()].find((p) => p.named); // the decisions are named once, in the first of them
     const marks = this.shapes.filter((s) => s.name.startsWith("mark:"));
     const after = (s) => marks[marks.indexOf(s) + 1]?.x0 ?? end; // a mark is named only where the next one leaves room
     const shown = this.shapes.filter((s) => s.x1 >= start && s.x0 <= end);
     const common = shown.map((s) => {
       const band = s.name.startsWith("band:");
-      const named = band ? ["poa", "ttft"].includes(key) && room(s, s.x1) : key === "poa" && room(s, after(s));
+      const labelled = plot.named && (band ? room(s, s.x1) : plot === named && room(s, after(s)));
       const clipped = { ...s, x0: Math.max(s.x0, start), x1: Math.min(s.x1, end) };
-      return named ? clipped : { ...clipped, label: { text: "" } };
+      return labelled ? clipped : { ...clipped, label: { text: "" } };
     });
     const empty = !data.some((t) => t.y.some((v) => v !== null && v !== undefined));
     const touch = matchMedia("(pointer: coarse)").matches;

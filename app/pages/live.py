@@ -1,30 +1,8 @@
-"""The Live page: range and pause above, the live component below, the override in the sidebar."""
+"""The Live page: am I in trouble, and since when."""
 
-import streamlit as st
-
-from app import here, live, override
-
-RANGES = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400}
+from app.pages.watch import watch
+from app.panels import LIVE
 
 
 def render() -> None:
-    """Everything of the page that a second does not change; the component below renews itself."""
-    known = here.get()
-    feed = known.feed
-    deployment = feed.choose(None)
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="left", gap="small", key="toolbar"):
-        chosen = st.segmented_control(
-            "Range", list(RANGES), default="5 min", required=True, key="range", bind="query-params", label_visibility="collapsed"
-        )
-        mode = st.segmented_control(
-            "Refresh", ["live", "paused"], default="live", required=True, key="refresh", bind="query-params", label_visibility="collapsed"
-        )
-        if len(feed.deployments) > 1:
-            deployment = st.selectbox(
-                "Deployment", feed.deployments, key="deployment", bind="query-params", label_visibility="collapsed", width=220
-            )
-    live.live(
-        deployment=deployment, deployments=feed.deployments, range_s=RANGES[chosen or "5 min"], paused=mode == "paused", plotly=known.plotly
-    )
-    with st.sidebar:
-        override.render(deployment)
+    watch(LIVE)
