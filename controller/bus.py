@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import msgspec
@@ -26,14 +26,20 @@ from controller.protocol import (
     PING,
     STORED,
     Ack,
+    Arming,
     Decision,
     Intent,
+    Lease,
+    Loop,
     Moment,
     Target,
     ack_key,
+    armed_key,
     complaint,
     decision_subject,
     intent_key,
+    lease_key,
+    loop_subject,
     name,
     target_key,
     token,
@@ -45,6 +51,7 @@ log = logging.getLogger("poascope.bus")
 
 HISTORY = 64  # the most a KV bucket keeps of a key; an idempotency key is remembered that long
 T = TypeVar("T")
+Asked = TypeVar("Asked", Intent, Arming)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +68,10 @@ class Stored(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
-    """An intent that is in the bucket. `first` is False when the same idempotency key had already put it there."""
+class Submitted(Generic[T]):
+    """An intent or arming that is in the bucket. `first` is False when the same idempotency key had already put it there."""
 
-    intent: Intent
+    asked: T
     revision: int
     at: float
     first: bool
@@ -82,6 +89,8 @@ class State:
     target: Stored[Target]
     acks: dict[str, Stored[Ack]]
     controller_at: float | None = None
+    arming: Stored[Arming] = field(default_factory=Stored)
+    lease: Stored[Lease] = field(default_factory=Stored)
 
 
 class Refused(PoascopeError):
@@ -105,6 +114,23 @@ def _decode(kind: type[T], data: bytes | None, revision: int, at: float | None) 
         return Stored(msgspec.json.decode(data or b"", type=kind), revision, at)
     except msgspec.DecodeError as error:
         return Stored(None, revision, at, f"revision {revision} cannot be read: {error}")
+
+
+def _noun(asked: Intent | Arming) -> str:
+    return "intent" if isinstance(asked, Intent) else "arming"
+
+
+def _told(asked: Intent | Arming) -> str:
+    if isinstance(asked, Arming):
+        return "armed" if asked.armed else "disarmed"
+    return asked.mode
+
+
+def _wish(asked: Intent | Arming) -> tuple[object, ...]:
+    """What was asked for, and by whom: the same in two with one idempotency key. The times of a click and its repetition differ."""
+    if isinstance(asked, Arming):
+        return asked.operator, asked.armed
+    return asked.operator, asked.mode, asked.tau, asked.omega
 
 
 class Bus:
@@ -142,75 +168,88 @@ class Bus:
             return Stored(None, found.seq or 0, at)
         return _decode(kind, found.data, found.seq or 0, at)
 
-    async def _history(self, key: str) -> list[Stored[Intent]]:
-        """All values the bucket still has of an intent's key, oldest first."""
-        found: list[Stored[Intent]] = []
+    async def _history(self, kind: type[T], key: str) -> list[Stored[T]]:
+        """All values the bucket still has of a key, oldest first."""
+        found: list[Stored[T]] = []
         sequence = 1
         while True:
             try:
                 entry = await self._js.get_msg(f"KV_{BUCKET}", seq=sequence, subject=f"$KV.{BUCKET}.{key}", next=True)
             except NotFoundError:
                 return found
-            found.append(_decode(Intent, entry.data, entry.seq or 0, entry.time.timestamp() if entry.time else None))
+            found.append(_decode(kind, entry.data, entry.seq or 0, entry.time.timestamp() if entry.time else None))
             sequence = (entry.seq or 0) + 1
 
-    async def put_intent(self, deployment: str, intent: Intent, now: float) -> Submitted:
+    async def put_intent(self, deployment: str, intent: Intent, now: float) -> Submitted[Intent]:
         """Write an intent if it is admissible, and nothing came between it and what its operator saw.
 
         The same idempotency key again is the same intent: what the first one got is returned. Raises Refused (also published as
         a refusal, for the audit trail) or Unreachable: then it may or may not have been written, so repeat it with the same key.
         """
+        return await self._submit(deployment, intent_key(deployment), intent, now)
+
+    async def put_arming(self, deployment: str, arming: Arming, now: float) -> Submitted[Arming]:
+        """Let the controller act by itself, or no longer; as `put_intent`."""
+        return await self._submit(deployment, armed_key(deployment), arming, now)
+
+    async def refuse(self, deployment: str, asked: Intent | Arming, why: str, now: float) -> None:
+        """For the audit trail: this was asked for, and not taken."""
+        what = msgspec.structs.asdict(asked)
+        refusal = Decision(
+            kind="refusal",
+            at=now,
+            actor=asked.operator,
+            why=why,
+            mode=what.get("mode"),
+            tau=what.get("tau"),
+            omega=what.get("omega"),
+            revision=max(asked.expected_revision, 0),
+        )
+        await self.publish(deployment, refusal)
+
+    async def _submit(self, deployment: str, key: str, asked: Asked, now: float) -> Submitted[Asked]:
         with _reaching(self.url):
             try:
-                return await self._put_intent(deployment, intent, now)
+                return await self._put(key, asked, now)
             except Refused as refused:
-                refusal = Decision(
-                    kind="refusal",
-                    at=now,
-                    actor=intent.operator,
-                    why=str(refused),
-                    mode=intent.mode,
-                    tau=intent.tau,
-                    omega=intent.omega,
-                    revision=intent.expected_revision,
-                )
-                await self.publish(deployment, refusal)
+                await self.refuse(deployment, asked, str(refused), now)
                 raise
 
-    async def _put_intent(self, deployment: str, intent: Intent, now: float) -> Submitted:
-        key = intent_key(deployment)
+    async def _put(self, key: str, asked: Asked, now: float) -> Submitted[Asked]:
         kv = await self._bucket()
-        earlier = await self._twin(key, intent)
+        earlier = await self._twin(key, asked)
         if earlier:
             return earlier
-        if why := complaint(intent, now):
+        if why := complaint(asked, now):
             raise Refused(why)
         try:
-            revision = await kv.update(key, msgspec.json.encode(intent), last=intent.expected_revision)
+            revision = await kv.update(key, msgspec.json.encode(asked), last=asked.expected_revision)
         except KeyWrongLastSequenceError:
             # A double click: its twin may have won the race between the look and the write.
-            earlier = await self._twin(key, intent)
+            earlier = await self._twin(key, asked)
             if earlier:
                 return earlier
-            other = await self._get(Intent, key)
+            other = await self._get(type(asked), key)
             if other.value is None:
                 raise Refused(
-                    f"expected_revision: {intent.expected_revision} - the intent is at {other.revision} now, look again"
+                    f"expected_revision: {asked.expected_revision} - the {_noun(asked)} is at {other.revision} now, look again"
                 ) from None
             raise Refused(
-                f"expected_revision: {intent.expected_revision} - overtaken by {other.value.operator} ({other.value.mode}, "
+                f"expected_revision: {asked.expected_revision} - overtaken by {other.value.operator} ({_told(other.value)}, "
                 f"revision {other.revision}), look again",
                 other.value.operator,
                 other.at,
             ) from None
-        return Submitted(intent, revision, now, first=True)
+        return Submitted(asked, revision, now, first=True)
 
-    async def _twin(self, key: str, intent: Intent) -> Submitted | None:
-        for entry in await self._history(key):
+    async def _twin(self, key: str, asked: Asked) -> Submitted[Asked] | None:
+        for entry in await self._history(type(asked), key):
             first = entry.value
-            if first and first.idempotency_key == intent.idempotency_key:
-                if (first.mode, first.tau, first.omega, first.operator) != (intent.mode, intent.tau, intent.omega, intent.operator):
-                    raise Refused(f"idempotency_key: {intent.idempotency_key} - was used for another intent (revision {entry.revision})")
+            if first and first.idempotency_key == asked.idempotency_key:
+                if _wish(first) != _wish(asked):
+                    raise Refused(
+                        f"idempotency_key: {asked.idempotency_key} - was used for another {_noun(asked)} (revision {entry.revision})"
+                    )
                 return Submitted(first, entry.revision, entry.at or 0.0, first=False)
         return None
 
@@ -225,6 +264,21 @@ class Bus:
     async def ack(self, deployment: str, replica: str) -> Stored[Ack]:
         with _reaching(self.url):
             return await self._get(Ack, ack_key(deployment, replica))
+
+    async def arming(self, deployment: str) -> Stored[Arming]:
+        with _reaching(self.url):
+            return await self._get(Arming, armed_key(deployment))
+
+    async def lease(self, deployment: str) -> Stored[Lease]:
+        with _reaching(self.url):
+            return await self._get(Lease, lease_key(deployment))
+
+    async def renew(self, deployment: str, target_revision: int, now: float) -> int:
+        """Stand behind the target at this revision for another lease. Returns the revision of the lease."""
+        with _reaching(self.url):
+            kv = await self._bucket()
+            lease = Lease(target_revision=target_revision, renewed_at=now)
+            return await kv.put(lease_key(deployment), msgspec.json.encode(lease))
 
     async def put_target(self, deployment: str, target: Target, expected_revision: int) -> int | None:
         """The new revision, or None when another controller wrote in between."""
@@ -243,13 +297,17 @@ class Bus:
         with _reaching(self.url):
             await self.client.publish(decision_subject(deployment), msgspec.json.encode(decision))
 
+    async def publish_loop(self, deployment: str, loop: Loop) -> None:
+        with _reaching(self.url):
+            await self.client.publish(loop_subject(deployment), msgspec.json.encode(loop))
+
     async def _keys(self, pattern: str) -> list[str]:
         await self._bucket()
         info = await self._js.stream_info(f"KV_{BUCKET}", subjects_filter=f"$KV.{BUCKET}.{pattern}")
         return sorted(subject.removeprefix(f"$KV.{BUCKET}.") for subject in (info.state.subjects or {}))
 
     async def deployments(self) -> tuple[str, ...]:
-        """Deployments that have an intent or a target."""
+        """Deployments that have an intent, a target or an arming."""
         with _reaching(self.url):
             keys = await self._keys("*.*")
         return tuple(sorted({name(key.split(".")[0]) for key in keys}))
@@ -259,7 +317,8 @@ class Bus:
             replicas = [name(key.split(".")[2]) for key in await self._keys(f"{token(deployment)}.ack.*")]
         acks = {replica: await self.ack(deployment, replica) for replica in replicas}
         intent, target = await self.intent(deployment), await self.target(deployment)
-        return State(deployment, intent, target, acks, await self.controller_at())
+        arming, lease = await self.arming(deployment), await self.lease(deployment)
+        return State(deployment, intent, target, acks, await self.controller_at(), arming, lease)
 
     async def controller_at(self) -> float | None:
         """When a running controller last looked at the bucket (Unix s), None when none answers."""

@@ -236,14 +236,16 @@ def in_force(target: Target, renewed_at: float | None, now: float, safe: Safe = 
     return InForce(target.tau, target.omega, None, ends if over is None else min(ends, over))
 
 
-def complaint(intent: Intent, written_at: float, slack_s: float = 1.0) -> str | None:
-    """Why this intent, written at `written_at` (Unix s), is not admissible; None when it is. `slack_s`: how far clocks may differ."""
+def complaint(intent: Intent | Arming, written_at: float, slack_s: float = 1.0) -> str | None:
+    """Why this, written at `written_at` (Unix s), is not admissible; None when it is. `slack_s`: how far clocks may differ."""
     for name in ("reason", "operator", "idempotency_key"):
         text = getattr(intent, name)
         if not text.strip():
             return f"{name}: empty - say {'why' if name == 'reason' else 'which'}"
         if len(text) > MAX_TEXT:
             return f"{name}: {len(text)} characters - at most {MAX_TEXT}"
+    if isinstance(intent, Arming):
+        return None
     if intent.mode == "manual":
         for name, high in (("tau", MAX_TAU), ("omega", MAX_OMEGA)):
             value = getattr(intent, name)
