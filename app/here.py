@@ -8,6 +8,7 @@ from poascope.settings import Settings
 if TYPE_CHECKING:
     from app.control import Control
     from app.data import Feed
+    from app.desk import Desk
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Here:
     feed: "Feed"
     control: "Control"
     plotly: str
+    desk: "Desk"
 
 
 _here: list[Here] = []

@@ -11,7 +11,7 @@ from typing import cast
 
 import streamlit as st
 
-from app import here, live
+from app import here, live, operators
 from app.chain import wanted
 from controller import bus
 from controller.protocol import MAX_TEXT, REGIMES, Intent, Mode
@@ -30,12 +30,17 @@ def _send(deployment: str, choice: str, reason: str, expiry_s: float, slot: str,
     session, settings = st.session_state, here.get().settings
     if session.get(slot) != nonce:
         return  # the twin of a click that has already been answered
+    try:
+        operator = operators.require(deployment, f"override: {choice}")
+    except operators.NotAllowed as error:
+        session["override_said"] = ("bad", f"Refused. {error}.")
+        return
     now = time.time()
     tau, omega = REGIMES.get(choice, (None, None))
     intent = Intent(
         mode=cast(Mode, choice if choice in ("auto", "freeze") else "manual"),
         reason=reason.strip(),
-        operator=settings.operator_name,
+        operator=operator.name,
         idempotency_key=nonce,
         expected_revision=session.get("override_seen", 0),
         tau=tau,
@@ -75,6 +80,8 @@ def render(deployment: str | None) -> None:
     for slot in ("form_nonce", "cancel_nonce"):
         st.session_state.setdefault(slot, uuid.uuid4().hex)
     _chain(deployment)
+    if not operators.sign_in_form(deployment):
+        return
     nonce = st.session_state["form_nonce"]
     with st.form(f"override-{nonce}", border=False):
         st.radio("Routing parameters", list(CHOICES), format_func=lambda choice: CHOICES[choice], key=f"choice-{nonce}")
@@ -95,6 +102,6 @@ def _chain(deployment: str) -> None:
     if shown is not None:
         st.session_state["override_seen"] = shown
     state = here.get().control.states.get(deployment)
-    if state and wanted(state.intent.value, time.time()) != "auto":
+    if operators.signed_in() and state and wanted(state.intent.value, time.time()) != "auto":
         nonce = st.session_state["cancel_nonce"]
         st.button("Cancel override", key=f"cancel-{nonce}", on_click=_cancel, args=(deployment, nonce), width="stretch")

@@ -18,6 +18,12 @@ STYLE = """
 [data-stale="true"] { opacity: 1 !important; transition: none !important; }
 .po-title { font-size: 15px; font-weight: 600; margin: 0; padding: 0; }
 .po-note { font-size: 12.5px; line-height: 1.4; margin: 0; opacity: .7; }
+.po-operator { display: flex; flex-wrap: wrap; align-items: center; justify-content: space-between; gap: .4rem; font-size: .8rem; }
+.po-operator label { width: 100%; }
+.po-operator input { width: 100%; font: inherit; color: inherit; background: transparent; padding: .35rem .5rem; border-radius: .4rem;
+  border: 1px solid var(--st-border-color, rgba(128,128,128,.4)); margin-top: .2rem; }
+.po-operator button { font: inherit; color: inherit; background: transparent; cursor: pointer; padding: .2rem .7rem; border-radius: .4rem;
+  border: 1px solid var(--st-border-color, rgba(128,128,128,.4)); }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 2.3rem .8rem 1.5rem; }
   .st-key-toolbar button { padding: 0 .5rem; min-height: 1.9rem; }

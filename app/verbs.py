@@ -1,19 +1,86 @@
-"""`poascope dash`."""
+"""`poascope dash`, and `poascope operator add|list|remove`."""
+
+import time
+from typing import Annotated
 
 import typer
 
 from poascope.settings import Settings
 from poascope.verbs import verb
 
+Name = Annotated[str, typer.Argument(help="Who it is: the name under which intents stand in the audit trail.")]
 
-@verb("dash_host", "dash_port", "dash_token", "api_host", "api_port", "api_token", "nats_url", "slo_ttft_s", "slo_itl_s", "operator")
+
+@verb(
+    "dash_host",
+    "dash_port",
+    "dash_token",
+    "api_host",
+    "api_port",
+    "api_token",
+    "nats_url",
+    "nats_credentials",
+    "slo_ttft_s",
+    "slo_itl_s",
+    "operator",
+    "operators_file",
+)
 def dash(settings: Settings) -> None:
     """Serve the dashboard. It reads the collector at api_host:api_port and writes overrides to NATS."""
     from app.server import serve
 
-    serve(settings, lambda: typer.echo(f"dashboard: http://{settings.dash_host}:{settings.dash_port}"))
+    first = first_token(settings)
+
+    def listening() -> None:
+        typer.echo(f"dashboard: http://{settings.dash_host}:{settings.dash_port}")
+        if first:
+            typer.echo(f"operator token, shown this once: {first}\nit signs you in to send overrides; `poascope operator add` makes others")
+
+    serve(settings, listening)
+
+
+def first_token(settings: Settings) -> str | None:
+    """A token for whoever starts the first dashboard here; None where operators were told before."""
+    from app.tokens import NAME, Tokens
+
+    tokens = Tokens(settings.operators_path)
+    if tokens.path.exists():
+        return None
+    return tokens.add(settings.operator_name if NAME.fullmatch(settings.operator_name) else "operator")
+
+
+def add(
+    settings: Settings, name: Name, renew: Annotated[bool, typer.Option("--renew", help="Another in place of the one they have.")] = False
+) -> None:
+    """Make a token by which NAME signs in to the dashboard and sends overrides. It is shown this once."""
+    from app.tokens import Tokens
+
+    typer.echo(Tokens(settings.operators_path).add(name, renew=renew))
+
+
+def list_(settings: Settings, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Who has a token, and since when."""
+    import msgspec
+
+    from app.tokens import Tokens
+
+    records = Tokens(settings.operators_path).records()
+    known = [{"name": name, "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.made_at))} for name, one in records.items()]
+    for line in [msgspec.json.encode(known).decode()] if json else [f"{one['made_at']}  {one['name']}" for one in known]:
+        typer.echo(line)
+
+
+def remove(settings: Settings, name: Name) -> None:
+    """Take the token of NAME away; whoever is signed in by it is not any more."""
+    from app.tokens import Tokens
+
+    Tokens(settings.operators_path).remove(name)
 
 
 def register(cli: typer.Typer) -> None:
     """Add this package's verbs to the command line."""
     cli.command("dash")(dash)
+    operator = typer.Typer(name="operator", no_args_is_help=True, help="Who may send overrides from the dashboard.")
+    for name, run in (("add", add), ("list", list_), ("remove", remove)):
+        operator.command(name)(verb("operators_file")(run))
+    cli.add_typer(operator)

@@ -29,6 +29,7 @@ def demo(
     dir: Annotated[Path, typer.Option("--dir", help="State dir of the cluster, its logs and the store.")] = Path(".testbed"),
 ) -> None:
     """Real Dynamo without GPUs, a load spike, and the dashboard on it. Ctrl-C ends everything."""
+    from app.tokens import Tokens
     from testbed.cluster import Cluster
     from testbed.keeper import Spec
 
@@ -38,22 +39,29 @@ def demo(
     try:
         file = dir / "poascope.toml"
         ours = replace(
-            load(file, env={}), store=str(dir.resolve() / "demo.duckdb"), dash_host=settings.dash_host, dash_token=settings.dash_token
+            load(file, env={}),
+            store=str(dir.resolve() / "demo.duckdb"),
+            dash_host=settings.dash_host,
+            dash_token=settings.dash_token,
+            operators_file=str(dir.resolve() / "operators.json"),
         )
+        # A new one each time, and not made by the dashboard, which would leave it in its log.
+        token = Tokens(ours.operators_path).add("demo", renew=True)
         if port_base is None:
             ours = replace(ours, api_port=settings.api_port, dash_port=settings.dash_port)
         else:
             ours = replace(ours, api_port=port_base + 60, dash_port=port_base + 50)
         with Children(environment(ours, file), logs=dir) as children:
-            _watch(children, ours, scenario, dir)
+            _watch(children, ours, token, scenario, dir)
     finally:
         typer.echo(f"demo: {cluster.down()}")
 
 
-def _watch(children: Children, settings: Settings, scenario: str, dir: Path) -> None:
+def _watch(children: Children, settings: Settings, token: str, scenario: str, dir: Path) -> None:
     url = f"http://{settings.dash_host}:{settings.dash_port}"
     _wait_until_up(children, f"{url}/_stcore/health")
     typer.secho(f"demo: {url} - the dashboard; logs in {dir}; Ctrl-C ends everything", bold=True)
+    typer.secho(f"demo: {token} - the operator token: paste it in the sidebar to send overrides", bold=True)
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(url)
     for seed in count():  # other prompts each time: those of the last round are in the cache, and would not saturate again

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page
 
 from testbed.cluster import Cluster
 from testbed.keeper import Spec
@@ -31,6 +32,12 @@ def wait_for_port(port: int, timeout_s: float = 15) -> None:
                 return
         time.sleep(0.05)
     raise TimeoutError(f"port {port} - nothing listens after {timeout_s} s")
+
+
+def sign_in(page: Page, url: str, token: str) -> None:
+    """Give the page's browser an operator's cookie of the dashboard at `url`."""
+    answer = page.context.request.post(f"{url}/operator", form={"token": token}, max_redirects=0)
+    assert answer.status == 303, answer.text()
 
 
 class NatsServer:

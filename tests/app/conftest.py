@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import uvicorn
 
+from app.tokens import Tokens
 from collectors.api import application
 from store import Store
 from tests.conftest import free_port, wait_for_port
@@ -90,13 +91,15 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 
 class Dash:
-    """`poascope dash` as its own process."""
+    """`poascope dash` as its own process. `token`: that of the operator ann, for `sign_in`."""
 
-    def __init__(self, api_port: int, nats_url: str) -> None:
+    def __init__(self, api_port: int, nats_url: str, folder: Path) -> None:
+        self.token = Tokens(folder / "operators.json").add("ann")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        flags = ["--dash-port", str(self.port), "--api-port", str(api_port), "--nats-url", nats_url, "--operator", "ann"]
-        self.process = subprocess.Popen([sys.executable, "-m", "poascope", "dash", *flags], stdout=subprocess.DEVNULL)
+        flags = ["--dash-port", str(self.port), "--api-port", str(api_port), "--nats-url", nats_url]
+        env = os.environ | {"POASCOPE_OPERATORS_FILE": str(folder / "operators.json")}
+        self.process = subprocess.Popen([sys.executable, "-m", "poascope", "dash", *flags], stdout=subprocess.DEVNULL, env=env)
         wait_for_port(self.port, 60)
 
     def stop(self) -> None:

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.app.conftest import HOSTILE, Api, Dash, Pulse
-from tests.conftest import NatsServer
+from tests.conftest import NatsServer, sign_in
 
 ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 pytestmark = pytest.mark.real
@@ -34,8 +35,8 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture
-def dash(api: Api, nats_server: NatsServer) -> Iterator[Dash]:
-    dash = Dash(api.port, nats_server.url)
+def dash(api: Api, nats_server: NatsServer, tmp_path: Path) -> Iterator[Dash]:
+    dash = Dash(api.port, nats_server.url, tmp_path)
     yield dash
     dash.stop()
 
@@ -107,6 +108,7 @@ def test_hostile_names_are_text(api: Api, dash: Dash, page: Page) -> None:
 def test_an_empty_page_fills_by_itself(api: Api, dash: Dash, page: Page, pulse: Callable[[], None]) -> None:
     """Before any deployment the page says what is missing; the first one brings numbers and the override without a reload."""
     api.sources[:] = [{"name": "events", "state": "absent", "age_s": None, "detail": "start the frontends with --router-replica-sync"}]
+    sign_in(page, dash.url, dash.token)
     page.goto(dash.url)
     expect(page.locator(".pw-blank")).to_contain_text("--router-replica-sync", timeout=30_000)
     expect(page.locator(".pw-tiles")).to_be_hidden()
@@ -120,6 +122,7 @@ def test_an_override_typed_and_clicked_twice_is_one(
 ) -> None:
     """What was typed is what is sent, once; it is shown as wanted with its countdown, and cancelled by a button."""
     pulse()
+    sign_in(page, dash.url, dash.token)
     page.goto(dash.url + "/?range=15%20min")
     expect(page.locator("[data-link=wanted]")).to_contain_text("auto", timeout=30_000)
     page.get_by_text("transition: τ").click()

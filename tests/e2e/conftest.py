@@ -13,6 +13,7 @@ import pytest
 import yaml
 from playwright.sync_api import Page, sync_playwright
 
+from app.tokens import Tokens
 from testbed.cluster import Cluster
 from tests.conftest import free_port
 
@@ -36,7 +37,7 @@ def eventually(true: Callable[[], Any], timeout_s: float = 60) -> Any:
 
 
 class Line:
-    """collect, control and dash on one cluster."""
+    """collect, control and dash on one cluster. `token`: that of the operator ann, for `sign_in`."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
@@ -46,8 +47,9 @@ class Line:
             "POASCOPE_STORE": str(folder / "e2e.duckdb"),
             "POASCOPE_API_PORT": self.api.rpartition(":")[2],
             "POASCOPE_DASH_PORT": self.dash.rpartition(":")[2],
-            "POASCOPE_OPERATOR": "ann",
         }
+        self.env["POASCOPE_OPERATORS_FILE"] = str(folder / "operators.json")
+        self.token = Tokens(folder / "operators.json").add("ann")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> None:

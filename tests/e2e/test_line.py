@@ -17,7 +17,7 @@ from testbed.cluster import Cluster
 from testbed.gateway import read_access_log
 from testbed.keeper import Spec
 from testbed.ports import free_base
-from tests.conftest import free_port
+from tests.conftest import free_port, sign_in
 from tests.e2e.conftest import PROGRAMS, Line, eventually
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -88,6 +88,7 @@ def test_a_click_changes_how_requests_are_routed(line: Line, load: Path, page: P
     """Pressed in the browser: wanted, acknowledged, observed; new requests go to the other frontend, open streams end where they were."""
     frontends = [p.base_url.removeprefix("http://") for p in line.cluster.state.processes if p.role == "frontend"]
     first, second = frontends[:2]
+    sign_in(page, line.dash, line.token)
     page.goto(line.dash)
     number = page.locator("[data-tile=ttft] strong")
     expect(number).not_to_have_text("–", timeout=60_000)
