@@ -20,14 +20,14 @@ class Station:
 def knee_inflight(stations: list[Station], served_per_s: float = 0.0) -> Estimate:
     """N* = ΣR / D_max: requests in flight beyond which the bottleneck is never idle (Denning & Buzen's asymptotic bounds).
 
-    R: unqueued seconds in each pool, f(1). D_max: the greatest demand per request and worker, `slope_s / workers`: what one more request
+    R: unqueued seconds in each pool, f(1). D_max: the greatest demand per request and worker, `demand_s / workers`: what one more request
     adds to its worker's work, so batching in decode is not mistaken for being busy. Assumes a closed loop without think time, balanced
     workers, and prompts like those the curves were fitted on (prefix hits shorten prefill and move the knee up). No bottleneck serves more
     than 1/D_max: where `served_per_s`, over a window, is a quarter beyond that, the fit is off and the knee withheld.
     """
     if not stations:
         return Estimate(None, withheld="no pools")
-    demand = max(s.curve.slope_s / s.workers for s in stations)
+    demand = max(s.curve.demand_s / s.workers for s in stations)
     if demand <= 0:
         return Estimate(None, withheld="no pool's seconds grow with load yet")
     if served_per_s * demand > OVER_CAPACITY:

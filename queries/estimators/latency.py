@@ -6,6 +6,9 @@ What the recordings of real clusters taught, against the plain fit of stage seco
   whatever the order of service, and in a steady state completed ≈ n (Little). The fit therefore uses `completed_meanwhile`.
 - f is written s + a·(n − 1) and not a·n + b: on 0.9 an idle prefill mocker answers in 2 ms and a busy one takes 60 ms for each request
   ahead, which would need b < 0. s, a ≥ 0 keep n·f(n) convex, which is all that the exact optimum needs.
+- Between n = 1 and 2 the line does not hold there: the mocker answers first and is busy afterwards, so the first request takes 10 ms and
+  each one behind it 69. A line through both is a third too steep. What one more request costs is therefore read from those that queued
+  (`demand_s`), which is what the knee needs; f stays the line.
 - A prefill worker that serves in order is *exactly* linear in n however long its queue, so f(n) itself cannot tell work from waiting.
   Throughput can: n/f(n) grows until the two asymptotes n/s and 1/a meet at n = s/a. Past that `knee`, a further request adds waiting and
   no work. `unqueued` is f held at its knee: what the stage costs a request in a system that does not queue there.
@@ -35,7 +38,8 @@ SHORT_OF_USUAL, USUAL_SHARE = 0.5, 0.05
 class Curve:
     """f(n) = idle_s + slope_s·(n − 1) + pole_s/(n_sat − n)^beta, the last term only when n_sat is finite; n ≥ 1.
 
-    `requests`: how many it was fitted on, and `loads`: how many different n they met; 0 for a preset.
+    `requests`: how many it was fitted on, and `loads`: how many different n they met; 0 for a preset. `queued_s`: the slope among those
+    that queued alone, None while they are too few.
     """
 
     idle_s: float
@@ -45,6 +49,12 @@ class Curve:
     beta: float = 1.0
     requests: int = 0
     loads: int = 0
+    queued_s: float | None = None
+
+    @property
+    def demand_s(self) -> float:
+        """Seconds of work that one more request brings to a worker that is never idle."""
+        return self.slope_s if self.queued_s is None else self.queued_s
 
     def at(self, n: ArrayLike) -> Floats:
         """Seconds at n requests. From 99 % of n_sat on the pole is held, so that the curve stays finite."""
@@ -205,6 +215,15 @@ def _pole(n: Floats, seconds: Floats, floor: float, start: tuple[float, float], 
     return curve(found.x)
 
 
+def queued(samples: Samples) -> float | None:
+    """Seconds that each further request took among those that met others (n ≥ 2). None below 16 of them, or of fewer than 3 different n."""
+    met = samples.take(samples.n >= 2)
+    if len(met) < PROVISIONAL_REQUESTS or len(np.unique(np.round(met.n))) < MIN_DISTINCT:
+        return None
+    slope = _line(met.n, met.seconds, 0.05 * float(np.median(met.seconds)) + 1e-9)[1]
+    return slope if slope > 0 else None
+
+
 def _provisional(count: int) -> str | None:
     return f"fit provisional ({count} requests < {MIN_REQUESTS})" if count < MIN_REQUESTS else None
 
@@ -247,4 +266,5 @@ def fit(samples: Samples) -> tuple[Curve | None, str | None]:
         error = [float(np.mean(np.abs(_relative(c.at(n[test]), seconds[test], floor)))) for c in (line, pole)]
         if error[1] < HELD_OUT_GAIN * error[0]:
             chosen = replace(pole, requests=count, loads=distinct)
+    chosen = replace(chosen, queued_s=queued(samples))
     return chosen, _provisional(count)

@@ -1,11 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queries.estimators.knee import Station, headroom_ratio, knee_inflight, waiting_s
-from queries.estimators.latency import Curve
+from queries.estimators.latency import Curve, Samples, fit, queued
 
 
 def test_the_testbeds_knee_by_hand() -> None:
@@ -19,6 +20,16 @@ def test_without_contention_there_is_no_knee() -> None:
     """No curve grows with load: None with a reason, not infinity."""
     assert knee_inflight([Station(Curve(1, 0), 1)]).withheld == "no pool's seconds grow with load yet"
     assert knee_inflight([]).value is None
+
+
+def test_the_bottleneck_is_what_one_more_request_costs_those_that_queue() -> None:
+    """A mocker that answers first and is busy afterwards: 10 ms for the first, 69 for each one behind it. N* is 5.41 s / 69 ms, and not the
+    fifth less that a line through the first one gives."""
+    n = np.concatenate([np.ones(200), np.tile([3.0, 4.0, 6.0, 8.0], 10)])
+    curve, _ = fit(Samples(n, np.where(n == 1, 0.010, 0.069 * n - 0.005), np.zeros(len(n))))
+    assert curve is not None and curve.slope_s > 0.075
+    value = knee_inflight([Station(curve, 1), Station(Curve(5.4, 0.001), 2)]).value
+    assert value == pytest.approx(5.41 / 0.069, rel=0.03)
 
 
 def test_a_knee_that_was_outdone_is_withheld() -> None:
@@ -54,3 +65,11 @@ def test_erlang_c_by_hand_and_saturation() -> None:
     """M/M/2 at ρ = 0.5: C = 1/3, wait C·s/(2 − 1) = s/3. At ρ = 1 and beyond the wait has no bound."""
     assert waiting_s(1, 1, 2) == pytest.approx(1 / 3)
     assert waiting_s(2, 1, 2) == math.inf
+
+
+def test_too_few_that_queued_leave_the_line_as_it_is() -> None:
+    """Below 16 of n ≥ 2, or of fewer than 3 different n, `queued` says nothing and the demand is the line's slope."""
+    few = Samples(np.array([1.0, 2, 3, 4] * 5), np.array([0.1, 0.2, 0.3, 0.4] * 5), np.zeros(20))
+    assert queued(few) is None
+    assert queued(Samples(np.array([2.0, 3.0] * 20), np.array([0.2, 0.3] * 20), np.zeros(40))) is None
+    assert Curve(1.0, 0.25).demand_s == 0.25
