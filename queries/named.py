@@ -5,7 +5,7 @@ Columns, units and order stand in the head of each file. An empty table means th
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -17,10 +17,13 @@ import duckdb
 import pyarrow as pa
 
 from poascope.errors import Misconfigured
+from queries.effects import effects as estimate_effects
 
 SQL = Path(__file__).parent / "sql"
 BATCH_ROWS = 20_000
 Time = datetime | float | str | None
+# Queries that answer with what an estimator makes of their file's rows.
+ESTIMATED: Mapping[str, Callable[[pa.Table], pa.Table]] = {"effects": estimate_effects}
 _PARAMETER = re.compile(r"^-- \$(\w+) (VARCHAR|TIMESTAMP|DOUBLE)( required)?: (.+)$", re.MULTILINE)
 
 
@@ -56,7 +59,9 @@ def read(cursor: duckdb.DuckDBPyConnection, name: str, given: Mapping[str, Any])
     query = catalogue().get(name)
     if query is None:
         raise Misconfigured(f"query: {name} - no such query; known: {', '.join(catalogue())}")
-    return cursor.sql(query.sql, params=bind(query, given)).to_arrow_reader(BATCH_ROWS)
+    rows = cursor.sql(query.sql, params=bind(query, given)).to_arrow_reader(BATCH_ROWS)
+    estimate = ESTIMATED.get(name)
+    return estimate(rows.read_all()).to_reader(BATCH_ROWS) if estimate else rows
 
 
 def bind(query: Query, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,6 +152,30 @@ def decisions(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, 
     return read(cursor, "decisions", {"deployment": deployment, "from": from_, "to": to}).read_all()
 
 
+def effects(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """What each change of τ and ω did, a row a change and measure, by time: before, after, ratio with its 90 % interval, doubts."""
+    return read(cursor, "effects", {"deployment": deployment, "from": from_, "to": to}).read_all()
+
+
+def games(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """The cost of each of the three games every 5 s, and the sentence on top; columns as the table `games`."""
+    return read(cursor, "games", {"deployment": deployment, "from": from_, "to": to}).read_all()
+
+
+def games_binned(
+    cursor: duckdb.DuckDBPyConnection, step_s: float, deployment: str | None = None, from_: Time = None, to: Time = None
+) -> pa.Table:
+    """The games' numbers in bins of `step_s`: costs in seconds a finished request, the rest as means."""
+    return read(cursor, "games_binned", {"deployment": deployment, "from": from_, "to": to, "step_s": step_s}).read_all()
+
+
+def game_loads(
+    cursor: duckdb.DuckDBPyConnection, step_s: float, deployment: str | None = None, from_: Time = None, to: Time = None
+) -> pa.Table:
+    """ts, deployment, role, worker_id, dp_rank, load and optimum (requests present, mean over `step_s`), by time."""
+    return read(cursor, "game_loads", {"deployment": deployment, "from": from_, "to": to, "step_s": step_s}).read_all()
+
+
 def gaps(cursor: duckdb.DuckDBPyConnection, from_: Time = None, to: Time = None) -> pa.Table:
     """What is missing: source, kind, from, to, count, deployment; gaps that overlap the span, by their start."""
     return read(cursor, "gaps", {"from": from_, "to": to}).read_all()
@@ -175,6 +204,16 @@ def metric_samples(cursor: duckdb.DuckDBPyConnection, name: str | None = None, f
 def histogram_samples(cursor: duckdb.DuckDBPyConnection, name: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
     """ts, target, name, labels (JSON), le (bounds), counts (cumulative), total of histograms, by time."""
     return read(cursor, "histogram_samples", {"name": name, "from": from_, "to": to}).read_all()
+
+
+def alarms(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """What the early warning said, by time; columns as the table `alarms`."""
+    return read(cursor, "alarms", {"deployment": deployment, "from": from_, "to": to}).read_all()
+
+
+def alarm_record(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None) -> pa.Table:
+    """State and track record of the early warning, one row for each deployment and signal; the one that spoke last first."""
+    return read(cursor, "alarm_record", {"deployment": deployment}).read_all()
 
 
 def resume(cursor: duckdb.DuckDBPyConnection) -> pa.Table:
