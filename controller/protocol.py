@@ -109,6 +109,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     P99, None while they are being learnt. `held`: why the pulse did not judge the regime anew.
     `action`: `set` (a target was just written), `hold` (see `reason` and `why`), `dry run` (it would set `tau`, `omega`, but is not armed).
     `tau`, `omega`: what is, or in a dry run would be, in force; None when nothing was ever set.
+    `override.operator` is empty where the target's intent is no longer the one in the bucket.
     `dwell_left_s`, `switches_left`: until the next automatic change may come, and how many more may within ten minutes.
     """
 
@@ -140,7 +141,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
     """What an actuator did with a target. `error` says why it could not; then `tau` and `omega` are what is still in force.
 
-    `target_revision` 0: there is no target yet, this is what was in force when the actuator started.
+    `target_revision` 0: there is no target yet, this is what was in force when the actuator started. `mapping`: what ω is called there.
     """
 
     tau: float | None
@@ -148,6 +149,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     applied_at: Moment
     target_revision: int
     error: str | None = None
+    mapping: str | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
