@@ -28,6 +28,7 @@ from queries.signals import RATE_WINDOW_S
 log = logging.getLogger("poascope.dash")
 KEEP_S = 130.0  # rows held for trends
 WATCHED_S = 20.0  # a deployment nobody asked for this long is not read
+LATE_S = 5.0  # a decision may be stored after the second it belongs to was drawn
 LEAD_S = 0.12  # after the whole second, when the pulse's row should be there
 
 
@@ -45,12 +46,16 @@ class Collector:
         except httpx.HTTPError as error:
             raise Unreachable(f"collector: {self.url} - does not answer ({type(error).__name__})") from error
 
-    async def frame(self, name: str, **params: Any) -> pd.DataFrame:
-        """Rows of a named query. Raises Unreachable, or PoascopeError when the collector refuses."""
+    async def table(self, name: str, **params: Any) -> pa.Table:
+        """Rows of a named query, ids as they are. Raises Unreachable, or PoascopeError when the collector refuses."""
         answer = await self._get(f"/query/{name}", {k: v for k, v in params.items() if v is not None})
         if answer.status_code != 200:
             raise PoascopeError(f"collector: {name} - answered {answer.status_code}: {_said(answer)[:200]}")
-        table = pa.ipc.open_stream(answer.content).read_all()
+        return pa.ipc.open_stream(answer.content).read_all()
+
+    async def frame(self, name: str, **params: Any) -> pd.DataFrame:
+        """The same as a frame, u64 as text."""
+        table = await self.table(name, **params)
         for index, field in enumerate(table.schema):
             if field.type == pa.uint64():
                 table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
@@ -191,7 +196,7 @@ class Feed:
         try:
             signals, decisions, *others = await asyncio.gather(
                 self.collector.frame("signals", **bounds) if step == 1 else self.collector.frame("signals_binned", step_s=step, **bounds),
-                self.collector.frame("decisions", **bounds),
+                self.collector.frame("decisions", **bounds | {"from": start - LATE_S}),
                 *[self.collector.frame(query, step_s=step, **bounds) for query in page.queries],
             )
         except PoascopeError as error:

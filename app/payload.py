@@ -13,7 +13,7 @@ from app.theme import Theme
 
 # range in seconds -> bin in seconds: at most 720 points a line
 RANGES: Mapping[int, int] = {300: 1, 900: 2, 3600: 5, 21600: 30, 86400: 120}
-COMMON = ("band:", "mark:")
+COMMON = ("band:", "over:", "mark:")
 
 
 def figures(page: Page, given: Given) -> dict[str, go.Figure]:
@@ -31,7 +31,7 @@ def _arrays(trace: Mapping[str, Any], shared: dict[tuple[int, ...], int]) -> dic
 
 
 def common(signals: pd.DataFrame, decisions: pd.DataFrame, theme: Theme) -> list[dict[str, Any]]:
-    return [*bands.shapes(signals, theme), *bands.marks(decisions, theme)]
+    return [*bands.shapes(signals, theme), *bands.overrides(signals, theme), *bands.marks(decisions, theme)]
 
 
 def parts(drawn: Mapping[str, go.Figure], *, whole: bool) -> dict[str, Any]:

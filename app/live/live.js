@@ -432,11 +432,33 @@ class View {
       this.shapes = this.shapes.filter((s) => s.x0 < from);
       for (const shape of this.shapes) shape.x1 = Math.min(shape.x1, Math.max(from, shape.x0));
     }
+    const families = ["band:", "over:"];
+    const twins = (a, b) => a.name === b.name && a.x0 === b.x0 && a.hover === b.hover;
     for (const shape of fresh) {
-      const twin = this.shapes.findLast((s) => s.name.startsWith("band:"));
-      if (twin && twin.name === shape.name && shape.name.startsWith("band:") && twin.x1 >= shape.x0) twin.x1 = shape.x1;
-      else this.shapes.push(shape);
+      const family = families.find((f) => shape.name.startsWith(f));
+      const last = family && this.shapes.findLast((s) => s.name.startsWith(family));
+      if (last && last.name === shape.name && last.x1 >= shape.x0) last.x1 = Math.max(last.x1, shape.x1);
+      else if (family || !this.shapes.some((s) => twins(s, shape))) this.shapes.push(shape); // a late decision is told twice
     }
+  }
+
+  // Decisions near each other share one sign on the time axis, with their number; hovering tells who and why.
+  signs(shown, pixel, layout) {
+    const groups = [];
+    for (const mark of shown.filter((s) => s.name.startsWith("mark:")).sort((a, b) => a.x0 - b.x0)) {
+      const group = groups.at(-1);
+      if (group && pixel(mark.x0) - pixel(group[0].x0) < 16) group.push(mark);
+      else groups.push([mark]);
+    }
+    return groups.map((group) => {
+      const told = group.slice(-4).map((m) => m.hover).join("<br><br>");
+      const person = group.some((m) => ["mark:intent", "mark:armed", "mark:disarmed"].includes(m.name));
+      return {
+        name: "sign", text: group.length > 1 ? `▴${group.length}` : "▴", x: group[0].x0, y: 0, xref: "x", yref: "paper", xanchor: "center", yanchor: "bottom",
+        showarrow: false, captureevents: true, borderpad: 1, font: { size: 12, color: person ? layout.hoverlabel.font.color : layout.font.color },
+        hovertext: group.length > 4 ? `${group.length - 4} earlier, then<br><br>${told}` : told, hoverlabel: layout.hoverlabel,
+      };
+    });
   }
 
   draw(Plotly) {
@@ -457,13 +479,13 @@ class View {
     const pixel = (ms) => ((ms - start) / (end - start)) * (box.width - 60);
     const room = (s, until) => pixel(Math.min(until, end)) - pixel(Math.max(s.x0, start)) > 12 + 5.5 * s.label.text.length;
     const named = [...this.plots.values()].find((p) => p.named); // the decisions are named once, in the first of them
-    const marks = this.shapes.filter((s) => s.name.startsWith("mark:"));
+    const marks = this.shapes.filter((s) => s.name.startsWith("mark:") && s.label.text).sort((a, b) => a.x0 - b.x0);
     const after = (s) => marks[marks.indexOf(s) + 1]?.x0 ?? end; // a mark is named only where the next one leaves room
     const shown = this.shapes.filter((s) => s.x1 >= start && s.x0 <= end);
     const common = shown.map((s) => {
       const band = s.name.startsWith("band:");
-      const labelled = plot.named && (band ? room(s, s.x1) : plot === named && room(s, after(s)));
-      const clipped = { ...s, x0: Math.max(s.x0, start), x1: Math.min(s.x1, end) };
+      const labelled = plot.named && (band ? room(s, s.x1) : s.label.text && plot === named && room(s, after(s)));
+      const { hover, ...clipped } = { ...s, x0: Math.max(s.x0, start), x1: Math.min(s.x1, end) };
       return labelled ? clipped : { ...clipped, label: { text: "" } };
     });
     const empty = !data.some((t) => t.y.some((v) => v !== null && v !== undefined));
@@ -479,7 +501,7 @@ class View {
       yaxis: empty && layout.yaxis.type === "log" && !layout.shapes.length ? { ...layout.yaxis, range: [0, 1], autorange: false } : layout.yaxis,
       xaxis: { ...layout.xaxis, range: [start, end], autorange: false, nticks: box.width < 420 ? 4 : 7 },
       shapes: [...layout.shapes, ...common],
-      annotations: empty ? [{ name: "nothing", text: "no data", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5, font: { size: 13 } }] : [],
+      annotations: [...this.signs(shown, pixel, layout), ...(empty ? [{ name: "nothing", text: "no data", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5, font: { size: 13 } }] : [])],
       showlegend: false,
       margin: { ...layout.margin, t: 18 },
     };

@@ -170,12 +170,37 @@ def test_a_quantity_keeps_its_colour() -> None:
     assert LIGHT.colour.keys() == DARK.colour.keys()
 
 
-def test_decisions_that_changed_something_are_marks() -> None:
-    """Intents, expiries and targets that moved a parameter are marked; holds and acknowledgements are not."""
-    base = {"ts": pd.Timestamp("2026-01-01"), "mode": "manual", "from_tau": 0.0, "from_omega": 1.0, "tau": 0.7, "omega": 1.0}
-    kinds = ["intent", "target", "ack", "hold"]
-    frame = pd.DataFrame([base | {"kind": kind} for kind in kinds] + [base | {"kind": "target", "tau": 0.0}])
-    assert [m["name"] for m in bands.marks(frame)] == ["mark:intent", "mark:target"]
+def decision(**given: object) -> dict[str, object]:
+    base = {"ts": pd.Timestamp("2026-01-01T12:00:00"), "mode": "manual", "from_tau": 0.0, "from_omega": 1.0, "tau": 0.7, "omega": 1.0}
+    return base | {"actor": "ann", "why": "spike", "error": None, "replica": None} | given
+
+
+def test_decisions_are_marks_with_who_and_why() -> None:
+    """All but targets that moved nothing and plain acknowledgements; what changed nothing has a sign and no line."""
+    kinds = ["intent", "target", "ack", "hold", "refusal", "dry run"]
+    frame = pd.DataFrame([decision(kind=kind) for kind in kinds] + [decision(kind="target", tau=0.0), decision(kind="ack", error="no")])
+    marks = bands.marks(frame)
+    assert [m["name"] for m in marks] == [f"mark:{k}" for k in ("intent", "target", "hold", "refusal", "dry run", "ack")]
+    assert [m["y1"] > 0 for m in marks] == [True, True, False, False, False, True]
+    assert marks[0]["hover"] == "12:00:00 ann: intent, manual τ 0.7 ω 1<br>spike"
+
+
+def test_a_long_or_hostile_reason_is_wrapped_text() -> None:
+    """No line on hover is longer than 64 characters before escaping, the whole is cut, and markup is shown."""
+    frame = pd.DataFrame([decision(kind="intent", actor="<b>x</b>", why="<img src=x> " + "word " * 500)])
+    (mark,) = bands.marks(frame)
+    assert "<b>" not in mark["hover"] and "&lt;img src=x&gt;" in mark["hover"]
+    lines = mark["hover"].split("<br>")
+    assert 3 < len(lines) < 9 and lines[-1].endswith("…")
+
+
+def test_an_override_in_force_is_a_strip() -> None:
+    """From the second its mode is there to the second it is not any more; auto and unknown are none."""
+    frame = signals(*({"mode": mode} for mode in ("auto", "manual", "manual", "freeze", None, "auto")))
+    assert [(s["name"], s["x0"] - NOON_MS, s["x1"] - NOON_MS) for s in bands.overrides(frame)] == [
+        ("over:manual", 1000, 3000),
+        ("over:freeze", 3000, 4000),
+    ]
 
 
 def test_of_many_workers_the_busiest_have_lines_and_the_rest_a_sum() -> None:
