@@ -69,7 +69,7 @@ class Desk:
         decision = Decision(kind="refusal", at=self.clock(), actor=actor, why=why)
         where = self._deployment(deployment) or NOWHERE
         try:
-            bus.call(self.settings.nats_url, self.settings.nats_credentials, lambda b: b.publish(where, decision))
+            bus.call(self.settings.nats, lambda b: b.publish(where, decision))
         except PoascopeError as error:
             log.error("refused: not in the audit trail: %s", error)
 

@@ -48,7 +48,7 @@ def _send(deployment: str, choice: str, reason: str, expiry_s: float, slot: str,
         expires_at=None if choice == "auto" else now + expiry_s,
     )
     try:
-        sent = bus.call(settings.nats_url, settings.nats_credentials, lambda b: b.put_intent(deployment, intent, now))
+        sent = bus.call(settings.nats, lambda b: b.put_intent(deployment, intent, now))
     except Unreachable as error:
         session["override_said"] = ("bad", f"Perhaps not sent: {error}. Press again, it cannot apply twice.")
         return

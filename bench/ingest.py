@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 from collectors.core import Core  # noqa: E402
 from collectors.nats_source import NatsSource  # noqa: E402
 from collectors.writer import Writer  # noqa: E402
+from poascope.nats import Nats  # noqa: E402
 from poascope.settings import Settings  # noqa: E402
 from store import Store  # noqa: E402
 from tests.conftest import NatsServer  # noqa: E402
@@ -105,7 +106,7 @@ async def flood(url: str, messages: list[tuple[str, bytes]], folder: Path, ours:
                 core.advance(at)
                 core.feed_nats(at, subject, data)
 
-        source = NatsSource(url, "", take, take, core.gap, 0.0)
+        source = NatsSource(Nats(url), take, take, core.gap, 0.0)
         writer = Writer(store, core.take, lambda: core.rows.dropped, core.gap)
         tasks = [asyncio.create_task(source.run()), asyncio.create_task(writer.run())]
         while source.down_since is not None:

@@ -22,7 +22,7 @@ from collectors.metrics_source import FAILURES, bases, by_target, fetch_samples
 from collectors.nats_source import BUCKET, EVENTS
 from collectors.wire import Unreadable, decode
 from poascope.addresses import without_password
-from poascope.errors import PoascopeError
+from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Settings
 from store import Store
 
@@ -34,6 +34,7 @@ State = Literal["ok", "quiet", "absent", "missing", "down"]
 ROUTING = "active_sequences_events"
 BRINGS_ROUTING = "start the frontends with --router-mode kv --router-replica-sync, and everything with DYN_EVENT_PLANE=nats"
 BRINGS_KV = "start the workers with KV events on (vLLM: --kv-events-config), and everything with DYN_EVENT_PLANE=nats"
+BRINGS_RIGHTS = "give this user the rights that deploy/nats/nats.conf gives to its kind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,49 +61,68 @@ def exit_code(findings: list[Finding]) -> int:
 
 
 async def _nats(settings: Settings, listen_s: float, http: httpx.AsyncClient, before: float | None) -> AsyncIterator[Finding]:
-    client = Client()
+    client, shown, said = Client(), settings.nats.shown, list[str]()
+
+    async def note(error: Exception) -> None:
+        said.append(str(error) or type(error).__name__)
+
     try:
+        options = settings.nats.options()
         # nats-py tries a server that refuses again and again, whatever it is told of reconnecting.
         async with asyncio.timeout(CONNECT_S):
             await client.connect(
-                settings.nats_url,
+                **options,
                 name="poascope doctor",
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=1,
-                user_credentials=settings.nats_credentials or None,
-                error_cb=_quiet,
+                error_cb=note,
             )
+    except Misconfigured as error:
+        yield Finding("nats", "down", str(error), "it is in poascope.toml or in the environment")
+        return
     except (NatsError, OSError, TimeoutError) as error:
-        yield Finding(
-            "nats",
-            "down",
-            f"{without_password(settings.nats_url)} - {str(error) or type(error).__name__}",
-            "start nats-server, or name it: --nats URL",
-        )
+        told = [*said, str(error) or type(error).__name__]
+        yield Finding("nats", "down", f"{shown} - {told[0]}", _brings_nats(told))
         return
     try:
         version = client.connected_server_version
-        yield Finding("nats", "ok", f"{without_password(settings.nats_url)}, version {version.major}.{version.minor}.{version.patch}")
-        yield await _jetstream(client)
+        encrypted = ", TLS" if client._server_info.get("tls_required") else ""
+        yield Finding("nats", "ok", f"{shown}, version {version.major}.{version.minor}.{version.patch}{encrypted}")
+        yield await _jetstream(client, said)
         yield await _controller(client)
         heard = await _listen(client, listen_s)
         after = await _requests_of(http, settings)
         moved = None if before is None or after is None else after > before
         yield _events(heard, listen_s, moved)
         yield _kv(heard, listen_s, moved)
+        if denied := [text for text in said if "permissions violation" in text.lower()]:
+            yield Finding("nats rights", "missing", "; ".join(dict.fromkeys(denied)), BRINGS_RIGHTS)
     finally:
         await client.close()
 
 
-async def _jetstream(client: Client) -> Finding:
+def _brings_nats(told: list[str]) -> str:
+    """What to do about a server that cannot be reached, by what was said on the way."""
+    all_of_it = " ".join(told).lower()
+    if "authorization violation" in all_of_it or "nonce" in all_of_it:
+        return "it asks who you are: nats_username and nats_password, nats_token, user:password@ in the URL, or nats_credentials"
+    if "certificate_verify_failed" in all_of_it:
+        return "its certificate is not trusted: name its authority (nats_tls_ca), and the server as the certificate does"
+    if "certificate required" in all_of_it or "alert" in all_of_it or "bad certificate" in all_of_it:
+        return "it asks for a certificate of ours: nats_tls_cert and nats_tls_key"
+    return "start nats-server, or name it: --nats URL"
+
+
+async def _jetstream(client: Client, said: list[str]) -> Finding:
     stream = client.jetstream(timeout=CONNECT_S)
     try:
-        await stream.account_info()
         info = await stream.stream_info(f"KV_{BUCKET}")
     except nats.js.errors.NotFoundError:
         return Finding("control bucket", "absent", f"JetStream is on, bucket {BUCKET} is not made yet", "`poascope control` makes it")
     except (NatsError, TimeoutError) as error:
+        if denied := next((text for text in said if "$JS.API" in text), None):
+            return Finding("control bucket", "missing", f"{denied}: no overrides", BRINGS_RIGHTS)
         detail = f"no JetStream ({str(error) or type(error).__name__}): no overrides"
         return Finding("control bucket", "missing", detail, "start nats-server with -js")
     return Finding("control bucket", "ok", f"bucket {BUCKET}, {info.state.messages} entries")
@@ -255,7 +275,3 @@ async def _caddy(http: httpx.AsyncClient, settings: Settings) -> Finding:
             "[[profiles]] with name, tau, omega and url in poascope.toml",
         )
     return Finding("gateway", "ok", f"{url}, profiles {', '.join(profile.name for profile in settings.profiles)}")
-
-
-async def _quiet(_: Exception) -> None:
-    return None

@@ -6,7 +6,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -15,8 +14,7 @@ from nats.errors import SlowConsumerError
 from nats.js.errors import NotFoundError
 from nats.js.kv import KV_OP
 
-from poascope.addresses import without_password
-from poascope.errors import Misconfigured
+from poascope.nats import Nats
 
 log = logging.getLogger("poascope.collect")
 
@@ -36,11 +34,8 @@ class NatsSource:
     """Connects for ever. `on_message(received_at, subject, data)`; `on_recall`: the same for a control message already stored as a row;
     `on_gap(source, kind, since, until, count)`."""
 
-    def __init__(self, url: str, credentials: str, on_message: OnMessage, on_recall: OnMessage, on_gap: OnGap, told_until: float) -> None:
-        if credentials and not Path(credentials).is_file():
-            raise Misconfigured(f"nats_credentials: {credentials} - no such file")
-        self._url, self._credentials = url, credentials
-        self.shown = without_password(url)
+    def __init__(self, nats: Nats, on_message: OnMessage, on_recall: OnMessage, on_gap: OnGap, told_until: float) -> None:
+        self._options, self.shown = nats.options(), nats.shown
         self._on_message, self._on_recall, self._on_gap = on_message, on_recall, on_gap
         self._told_until = told_until
         self._client = Client()
@@ -65,9 +60,8 @@ class NatsSource:
             self._lost_at = self._lost_at or time.time()  # waiting for a server that is not there yet is a gap as well
         try:
             await self._client.connect(
-                self._url,
+                **self._options,
                 name="poascope collect",
-                user_credentials=self._credentials or None,
                 no_echo=True,
                 connect_timeout=2,
                 reconnect_time_wait=1,

@@ -55,7 +55,7 @@ class Collector:
         with self.store.cursor() as cursor:
             (self._last,) = named.resume(cursor).to_pylist()
         told_until = _unix(self._last["control_at"]) if self._last["control_at"] else 0.0
-        self.nats = NatsSource(settings.nats_url, settings.nats_credentials, self._feed, self._recall, self.core.gap, told_until)
+        self.nats = NatsSource(settings.nats, self._feed, self._recall, self.core.gap, told_until)
         self.metrics = MetricsSource(settings, self.core.feed_samples, self.core.gap)
         self.writer = Writer(self.store, self.core.take, lambda: self.core.rows.dropped, self.core.gap)
         self.supervisor = Supervisor()

@@ -15,7 +15,6 @@ from nats.errors import NoServersError
 from collectors.capture import Line, Recorder
 from collectors.metrics_source import FAILURES, bases
 from poascope import ending
-from poascope.addresses import without_password
 from poascope.errors import Unreachable
 from poascope.settings import Settings
 
@@ -46,20 +45,17 @@ async def record(settings: Settings, out: Recorder, seconds: float | None, start
             out.write(Line(time.time(), "gap", target="nats", kind=type(error).__name__, since=time.time(), until=time.time()))
 
     connecting = nats.connect(
-        settings.nats_url,
+        **settings.nats.options(),
         max_reconnect_attempts=-1,
         reconnect_time_wait=1,
         disconnected_cb=disconnected,
         reconnected_cb=reconnected,
         error_cb=failed,
-        user_credentials=settings.nats_credentials or None,
     )
     try:
         client = await asyncio.wait_for(connecting, CONNECT_S)
     except (OSError, NoServersError, TimeoutError) as error:
-        raise Unreachable(
-            f"nats: {without_password(settings.nats_url)} - does not answer; start it, or name another with --nats-url"
-        ) from error
+        raise Unreachable(f"nats: {settings.nats.shown} - does not answer; start it, or name another with --nats-url") from error
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

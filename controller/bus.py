@@ -44,8 +44,8 @@ from controller.protocol import (
     target_key,
     token,
 )
-from poascope.addresses import without_password
 from poascope.errors import PoascopeError, Unreachable
+from poascope.nats import Nats
 
 log = logging.getLogger("poascope.bus")
 
@@ -390,13 +390,14 @@ class Bus:
 
 
 @asynccontextmanager
-async def connect(url: str, credentials: str = "", *, patient: bool = False) -> AsyncIterator[Bus]:
+async def connect(where: Nats | str, *, patient: bool = False) -> AsyncIterator[Bus]:
     """A connection to the bucket. Patient: waits for the server for ever and reconnects; else Unreachable at once.
 
     While the server is away writes fail instead of waiting in a buffer: an intent that comes through minutes later is a surprise.
     """
     client = Client()
-    shown = without_password(url)
+    server = Nats(where) if isinstance(where, str) else where
+    shown, options = server.shown, server.options()
     bus: Bus | None = None
     last = ""
 
@@ -413,9 +414,8 @@ async def connect(url: str, credentials: str = "", *, patient: bool = False) -> 
 
     try:
         await client.connect(
-            url,
+            **options,
             name="poascope",
-            user_credentials=credentials or None,
             allow_reconnect=patient,
             # 1 is the least that ends: 0 and less try for ever.
             max_reconnect_attempts=-1 if patient else 1,
@@ -436,11 +436,11 @@ async def connect(url: str, credentials: str = "", *, patient: bool = False) -> 
             await client.close()
 
 
-def call(url: str, credentials: str, ask: Callable[[Bus], Awaitable[T]]) -> T:
+def call(where: Nats | str, ask: Callable[[Bus], Awaitable[T]]) -> T:
     """Ask the bucket one thing from code that is not async: connects, asks, closes (some 10 ms). Raises what `ask` does, or Unreachable."""
 
     async def once() -> T:
-        async with connect(url, credentials) as bus:
+        async with connect(where) as bus:
             return await ask(bus)
 
     return asyncio.run(once())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from poascope.errors import Misconfigured
+from poascope.nats import Nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +29,29 @@ def setting(
     default: Any,
     help: str,
     *,
+    secret: bool = False,
     env: str = "",
     flag: str = "",
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    meta = {"help": help, "env": env, "flag": flag, "low": low, "high": high, "choices": choices}
+    meta = {"help": help, "secret": secret, "env": env, "flag": flag, "low": low, "high": high, "choices": choices}
     return field(default=default, metadata=meta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     nats_url: str = setting("nats://127.0.0.1:4222", "NATS server that Dynamo's event plane uses.", env="NATS_SERVER", flag="--nats")
-    nats_credentials: str = setting("", "NATS credentials file (.creds).", env="POASCOPE_NATS_CREDENTIALS")
+    nats_credentials: str = setting("", "NATS credentials file (.creds).", env="POASCOPE_NATS_CREDENTIALS", secret=True)
+    nats_username: str = setting("", "User of the NATS server, unless the URL names one.", env="NATS_AUTH_USERNAME")
+    nats_password: str = setting("", "Password of nats_username.", env="NATS_AUTH_PASSWORD", secret=True)
+    nats_token: str = setting("", "Token of the NATS server, where it asks for one.", env="NATS_AUTH_TOKEN", secret=True)
+    nats_tls_ca: str = setting(
+        "", "Certificate authority of the NATS server (PEM), when the system does not know it.", env="POASCOPE_NATS_TLS_CA"
+    )
+    nats_tls_cert: str = setting("", "Our certificate (PEM), where the server asks for one.", env="POASCOPE_NATS_TLS_CERT")
+    nats_tls_key: str = setting("", "Key of nats_tls_cert (PEM).", env="POASCOPE_NATS_TLS_KEY")
     namespaces: tuple[str, ...] = setting((), "Dynamo namespaces to watch; empty: all that are heard.", env="DYN_NAMESPACE")
     prometheus_url: str = setting(
         "", "Prometheus server to read metrics from; empty: scrape the targets.", env="PROMETHEUS_URL", flag="--prometheus"
@@ -51,10 +61,10 @@ class Settings:
     store: str = setting("poascope.duckdb", "The DuckDB file; one process writes it.", env="POASCOPE_STORE")
     api_host: str = setting("127.0.0.1", "Address the read API binds.", env="POASCOPE_API_HOST")
     api_port: int = setting(8600, "Port of the read API.", env="POASCOPE_API_PORT", low=0, high=65535)
-    api_token: str = setting("", "Token of the read API; required off loopback.", env="POASCOPE_API_TOKEN")
+    api_token: str = setting("", "Token of the read API; required off loopback.", env="POASCOPE_API_TOKEN", secret=True)
     dash_host: str = setting("127.0.0.1", "Address the dashboard binds.", env="POASCOPE_DASH_HOST")
     dash_port: int = setting(8501, "Port of the dashboard.", env="POASCOPE_DASH_PORT", low=0, high=65535)
-    dash_token: str = setting("", "Token of the dashboard; required off loopback.", env="POASCOPE_DASH_TOKEN")
+    dash_token: str = setting("", "Token of the dashboard; required off loopback.", env="POASCOPE_DASH_TOKEN", secret=True)
     window_s: float = setting(30.0, "Seconds of finished requests an estimate looks at.", env="POASCOPE_WINDOW_S", low=5, high=600)
     lost_after_s: float = setting(300.0, "A request silent for this long ends as lost.", env="POASCOPE_LOST_AFTER_S", low=10, high=86400)
     slo_ttft_s: float = setting(1.0, "TTFT P99 objective, drawn on the charts.", env="POASCOPE_SLO_TTFT_S", low=0.001, high=600)
@@ -128,6 +138,19 @@ def to_env(settings: Settings) -> dict[str, str]:
         if f.metadata["env"]:
             found[f.metadata["env"]] = ",".join(value) if isinstance(value, tuple) else str(value)
     return found
+    @property
+    def nats(self) -> Nats:
+        return Nats(
+            self.nats_url,
+            self.nats_username,
+            self.nats_password,
+            self.nats_token,
+            self.nats_credentials,
+            self.nats_tls_ca,
+            self.nats_tls_cert,
+            self.nats_tls_key,
+        )
+
 
 
 def load(path: Path | None = None, env: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None) -> Settings:

@@ -11,7 +11,6 @@ from poascope.errors import Misconfigured
 from poascope.settings import Settings
 from poascope.verbs import verb
 
-SECRETS = ("api_token", "dash_token", "nats_credentials")
 StoreFile = Annotated[str | None, typer.Option("--store", help="A store that no process has open, or a bundle.")]
 Url = Annotated[str | None, typer.Option("--url", help="A running collector, as http://127.0.0.1:8600.")]
 
@@ -75,7 +74,7 @@ def export(
     import platform
     from collections.abc import Iterator
     from contextlib import contextmanager
-    from dataclasses import asdict
+    from dataclasses import asdict, fields
     from datetime import UTC, datetime
 
     import duckdb
@@ -98,7 +97,7 @@ def export(
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "source": _shown(url or store),
         "span": span,
-        "settings": {key: _shown(value) for key, value in asdict(settings).items() if key not in SECRETS},
+        "settings": {f.name: _shown(asdict(settings)[f.name]) for f in fields(settings) if not f.metadata["secret"]},
     }
     if url:
         tables = write_bundle(out, lambda name: remote.read(url, settings.api_token, name, span), about)

@@ -14,6 +14,7 @@ import pytest
 from collectors.nats_source import NatsSource
 from poascope import ending
 from poascope.errors import Misconfigured
+from poascope.nats import Nats
 from tests.conftest import NatsServer, free_port
 
 
@@ -37,8 +38,7 @@ async def until(true: Callable[[], Any], timeout_s: float = 20) -> None:
 @asynccontextmanager
 async def listening(url: str, heard: Heard, told_until: float = 0.0) -> AsyncIterator[NatsSource]:
     source = NatsSource(
-        url,
-        "",
+        Nats(url),
         lambda at, subject, data: heard.messages.append((at, subject, data)),
         lambda at, subject, data: heard.recalled.append(subject),
         lambda *gap: heard.gaps.append(gap),
@@ -145,7 +145,7 @@ async def test_a_message_that_breaks_its_reader_stops_nothing(nats_server: NatsS
             raise ValueError("cannot read this")
         read.append(subject)
 
-    source = NatsSource(nats_server.url, "", fragile, fragile, lambda *_: None, 0.0)
+    source = NatsSource(Nats(nats_server.url), fragile, fragile, lambda *_: None, 0.0)
     task = asyncio.create_task(source.run())
     await until(lambda: source.down_since is None)
     await say(nats_server.url, "namespace.d.component.c.bad", "namespace.d.component.c.good")
@@ -233,4 +233,4 @@ async def test_signals_are_said_now_or_not_at_all(nats_server: NatsServer) -> No
 def test_missing_credentials_are_named() -> None:
     """A credentials file that is not there is a usage error, not an endless reconnect."""
     with pytest.raises(Misconfigured, match="nats_credentials"):
-        NatsSource(f"nats://127.0.0.1:{free_port()}", "absent.creds", print, print, print, 0.0)
+        NatsSource(Nats(f"nats://127.0.0.1:{free_port()}", credentials="absent.creds"), print, print, print, 0.0)

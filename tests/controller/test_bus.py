@@ -234,8 +234,8 @@ async def test_a_server_that_lost_its_store_gets_a_new_bucket(bus: Bus) -> None:
 
 def test_code_that_is_not_async_may_ask(nats_server: NatsServer) -> None:
     """`call` connects, asks and closes."""
-    submitted = call(nats_server.url, "", lambda bus: bus.put_intent("dynamo", intent(), time.time()))
-    state = call(nats_server.url, "", lambda bus: bus.state("dynamo"))
+    submitted = call(nats_server.url, lambda bus: bus.put_intent("dynamo", intent(), time.time()))
+    state = call(nats_server.url, lambda bus: bus.state("dynamo"))
     assert state.intent.revision == submitted.revision
 
 
@@ -243,7 +243,7 @@ def test_a_password_in_the_address_is_not_told() -> None:
     """Errors and logs name the server, not its user's secret."""
     port = free_port()
     with pytest.raises(Unreachable) as failed:
-        call(f"nats://user:secret@127.0.0.1:{port}", "", lambda bus: bus.state("dynamo"))
+        call(f"nats://user:secret@127.0.0.1:{port}", lambda bus: bus.state("dynamo"))
     assert f"NATS: nats://127.0.0.1:{port} - " in str(failed.value)
     assert "secret" not in str(failed.value)
 
@@ -252,4 +252,4 @@ def test_no_server_is_unreachable_at_once() -> None:
     """An impatient caller gets the address and the reason."""
     port = free_port()
     with pytest.raises(Unreachable, match=f"NATS: nats://127.0.0.1:{port} - "):
-        call(f"nats://127.0.0.1:{port}", "", lambda bus: bus.state("dynamo"))
+        call(f"nats://127.0.0.1:{port}", lambda bus: bus.state("dynamo"))
