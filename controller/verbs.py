@@ -202,43 +202,6 @@ def show(settings: Settings, deployment: Deployment = "", json: Json = False) ->
             known = ", ".join(await bus.deployments()) or "none"
             raise PoascopeError(
                 f"deployment: {state.deployment} - nobody wanted or decided anything for it; known: {known}"
-def arm(settings: Settings, reason: Reason, deployment: Deployment = "", expect: Expect = None, key: Key = "", json: Json = False) -> None:
-    """Let the controller act on the regime by itself. Until then it decides, says what it would do, and does nothing (dry run)."""
-    _arming(settings, True, reason, deployment, expect, key, json)
-
-
-def disarm(
-    settings: Settings, reason: Reason, deployment: Deployment = "", expect: Expect = None, key: Key = "", json: Json = False
-) -> None:
-    """Back to the dry run: what is in force stays; overrides by people are carried out as before."""
-    _arming(settings, False, reason, deployment, expect, key, json)
-
-
-def _arming(settings: Settings, armed: bool, reason: str, deployment: str, expect: int | None, key: str, json: bool) -> None:
-    import uuid
-
-    from controller.bus import call
-    from controller.protocol import Arming, complaint
-
-    async def submit(bus: "Bus") -> tuple["State", bool]:
-        where, now = await _deployment(bus, settings, deployment), time.time()
-        arming = Arming(
-            armed=armed,
-            reason=reason,
-            operator=settings.operator_name,
-            idempotency_key=key or uuid.uuid4().hex,
-            expected_revision=(await bus.arming(where)).revision if expect is None else expect,
-        )
-        if why := complaint(arming, now):
-            await bus.refuse(where, arming, why, now)
-            raise Misconfigured(why)
-        submitted = await bus.put_arming(where, arming, now)
-        return await bus.state(where), submitted.first
-
-    state, first = call(settings.nats, submit)
-    _print(state, json, "" if first else "this key was used before: nothing new was written")
-
-
                 + ("" if state.controller_at else "; no controller answers")
             )
         return state
