@@ -16,6 +16,7 @@ from collectors.profiles import Profiles
 from collectors.rows import Rows
 from collectors.targets import Targets
 from collectors.wire import Added, Control, Deleted, Event, Freed, HitRate, KvChange, Load, Marked, Message, Step, Unreadable, decode
+from collectors.wire import Routed as Said
 from poascope.settings import Settings
 from queries.signals import pulse
 
@@ -86,6 +87,11 @@ class Core:
             return
         self._count("messages", message.topic, "")
         if message.topic in ("signals", "loop", "lease"):
+            return
+        if message.topic == "routed":
+            for event in message.events:
+                if isinstance(event, Said):
+                    self.profiles.said(event.request_id, event.tau, event.omega)
             return
         if isinstance(message.events[0] if message.events else None, Control | Deleted):
             for event in message.events:
@@ -296,7 +302,7 @@ class Core:
     def _apply(self, deployment: Deployment, message: Message, event: Event, at: float, received_at: float) -> None:
         component = message.component or ""
         ended: list[Finished] = []
-        if not isinstance(event, Control | Deleted):
+        if not isinstance(event, Control | Deleted | Said):
             deployment.heard_of[event.worker] = received_at
         # The router itself, as far as it can be told: on 0.9 it publishes under its own id, and it alone ends what it began.
         request = deployment.assembler.open.get(event.request_id) if isinstance(event, Marked | Freed) else None
@@ -320,7 +326,7 @@ class Core:
                 ended = deployment.assembler.add(at, component, event, deployment.regime)
                 if first and event.request_id in deployment.assembler.open:
                     self.profiles.routed(event.router_id, received_at, deployment.name)
-                    deployment.arrivals.append((at, self.profiles.profile(event.router_id)))
+                    deployment.arrivals.append((at, event.router_id, event.request_id))
             case Marked():
                 deployment.marked(component, event, received_at)
                 ended = deployment.assembler.mark(at, component, event)
@@ -394,7 +400,7 @@ class Core:
         blocks, overlap = blocks_of(finished, self.targets.block_tokens(targets))
         held, best = deployment.overlaps(finished)
         overlap = held if overlap is None else overlap
-        profile = self.profiles.profile(finished.source.router_id)
+        profile = self.profiles.profile(finished.source.router_id, finished.request_id)
         deployment.ended(Routed(finished, blocks, overlap, profile, best))
         prefill, decode_worker = finished.prefill or (None, None), finished.decode or (None, None)
         self.rows.put(

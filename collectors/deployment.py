@@ -16,9 +16,10 @@ from queries.signals import Memory
 from queries.window import HISTORY_N, HISTORY_S, Metrics, Quantile, Requests, Window
 
 Worker = tuple[int, int]
+ProfileOf = Callable[[int | None, str], Profile | None]  # of a router's id and a request's
 TTFT_WINDOW_S, ITL_WINDOW_S = 60.0, 30.0
 MAX_STEPS = 100_000
-NEWEST_S = 5.0
+NEWEST_S, TOLD_WITHIN_S = 5.0, 1.0
 UNROUTED_S = 60.0
 GONE_S = 15
 # A prefill worker may read one long prompt for this long without a word, as long as nobody takes its requests over.
@@ -78,7 +79,7 @@ class Deployment:
         self.recent: deque[Routed] = deque()
         self.history: deque[Routed] = deque(maxlen=HISTORY_N)
         self.steps: deque[tuple[float, float, int]] = deque(maxlen=MAX_STEPS)
-        self.arrivals: deque[tuple[float, Profile | None]] = deque(maxlen=10_000)
+        self.arrivals: deque[tuple[float, int, str]] = deque(maxlen=10_000)
         self.losses: deque[tuple[float, int]] = deque(maxlen=10_000)
         self.loads: dict[tuple[Worker, str], Latest] = {}
         self.worker_seen: OrderedDict[tuple[str, Worker], float] = OrderedDict()
@@ -262,13 +263,13 @@ class Deployment:
         pool = self.component_of.get(worker)
         return held.get(worker), max((n for w, n in held.items() if self.component_of.get(w) == pool), default=None)
 
-    def window(self, end: float, block_tokens: int | None, metrics: Metrics, profile_of: Callable[[int | None], Profile | None]) -> Window:
+    def window(self, end: float, block_tokens: int | None, metrics: Metrics, profile_of: ProfileOf) -> Window:
         views = (self.assembler.view(r, end) for r in self.assembler.open.values())
-        under_way = [Routed(v, *blocks_of(v, block_tokens), profile_of(v.source.router_id)) for v in views if v is not None]
+        under_way = [Routed(v, *blocks_of(v, block_tokens), profile_of(v.source.router_id, v.request_id)) for v in views if v is not None]
         recent = [r for r in self.recent if end - self.config.window_s < r.request.ended_at <= end] + under_way
         history = list(self.history)
         workers = sorted({w for r in (*recent, *history) for w in (r.request.prefill, r.request.decode) if w is not None})
-        tau, omega = self._parameters(end)
+        tau, omega = self._parameters(end, profile_of)
         return Window(
             deployment=self.name,
             end=end,
@@ -297,9 +298,12 @@ class Deployment:
             notes.append(f"kv_events: none from {len(silent)} of {len(served)} workers")
         return tuple(notes)
 
-    def _parameters(self, end: float) -> tuple[float | None, float | None]:
+    def _parameters(self, end: float, profile_of: ProfileOf) -> tuple[float | None, float | None]:
         """τ and ω of the newest requests; None when they were routed under several, or under unknown ones."""
-        newest = [profile for at, profile in self.arrivals if at > end - NEWEST_S] or [p for _, p in list(self.arrivals)[-1:]]
+        told = [(at, profile_of(router, request)) for at, router, request in self.arrivals if at > end - NEWEST_S]
+        # What a router says of its newest requests may still be on its way.
+        settled = [profile for at, profile in told if profile or at <= end - TOLD_WITHIN_S]
+        newest = settled or [profile_of(router, request) for _, router, request in list(self.arrivals)[-1:]]
         pairs = {(p.tau, p.omega) if p else (None, None) for p in newest}
         return pairs.pop() if len(pairs) == 1 else (None, None)
 

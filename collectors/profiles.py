@@ -1,4 +1,4 @@
-"""Which router belongs to which frontend, and so under which τ and ω a request was routed."""
+"""Under which τ and ω a request was routed: as its router said, or as the frontend is set up to which its router belongs."""
 
 import json
 from collections import Counter
@@ -8,6 +8,7 @@ from poascope.settings import Profile
 
 FORGET_S = 120.0
 VOTES = 2
+REMEMBERED = 65_536
 
 
 class Profiles:
@@ -16,6 +17,7 @@ class Profiles:
     """
 
     def __init__(self, profiles: tuple[Profile, ...]) -> None:
+        self._said: dict[str, Profile] = {}
         self._by_target = {name: p for p in profiles for name in (p.url, p.name)}
         self._named: dict[int, str] = {}
         self._votes: Counter[tuple[int, str]] = Counter()
@@ -72,7 +74,16 @@ class Profiles:
         most = max(votes, default=None)
         return most[1] if most and most[0] >= VOTES and most[0] > 0.8 * sum(n for n, _ in votes) else None
 
-    def profile(self, router_id: int | None) -> Profile | None:
+    def said(self, request_id: str, tau: float, omega: float) -> None:
+        """A router actuator told the parameters under which it routed one request."""
+        self._said[request_id] = Profile("router", tau, omega, "")
+        if len(self._said) > REMEMBERED:
+            del self._said[next(iter(self._said))]
+
+    def profile(self, router_id: int | None, request_id: str = "") -> Profile | None:
+        """What a request went by; its own word, which may come just after its routing, counts before its router's frontend."""
+        if request_id in self._said:
+            return self._said[request_id]
         target = self.target(router_id)
         return self._by_target[target] if target else None
 

@@ -6,7 +6,7 @@ Nothing here raises on what a wire brings: a message that cannot be read becomes
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -96,6 +96,14 @@ class Deleted(msgspec.Struct, frozen=True):
     replica: str | None
 
 
+class Routed(msgspec.Struct, frozen=True):
+    """A router actuator's word: under which parameters it really gave a request to Dynamo's router."""
+
+    request_id: str
+    tau: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+    omega: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+
+
 class Unreadable(msgspec.Struct, frozen=True):
     """A message that no decoder understands. `pattern`: its subject without names; `reason`: in a few words."""
 
@@ -103,7 +111,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
-Event = Added | Marked | Freed | Load | HitRate | Step | KvChange | Control | Deleted
+Event = Added | Routed | Marked | Freed | Load | HitRate | Step | KvChange | Control | Deleted
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -219,12 +227,13 @@ _forward = msgspec.msgpack.Decoder(_ForwardPass)
 _kv_list = msgspec.msgpack.Decoder(list[_WorkerKvEvent] | _WorkerKvEvent)
 _kv_json = msgspec.json.Decoder(list[_WorkerKvEvent] | _WorkerKvEvent)
 _object = msgspec.json.Decoder(dict[str, Any])
+_routed = msgspec.json.Decoder(Routed)
 
 _NATS_09 = re.compile(r"namespace\.(?P<dep>[^.]+)(?:\.component\.(?P<component>[^.]+))?\.(?P<topic>[^.]+)")
 _NATS_1X = re.compile(r"namespace\.(?P<dep>.+?)\.component\.(?P<component>[^.]+)\.endpoint\.[^.]+\.(?P<topic>[^.]+)")
 _STREAM_09 = re.compile(r"namespace-(?P<dep>.+)-component-(?P<component>.+)-kv-events\.(?P<topic>kv-events)")
 _BUCKET = re.compile(r"\$KV\.poascope\.(?P<dep>[^.]+)\.(?P<kind>intent|target|ack|armed|lease)(?:\.(?P<replica>[^.]+))?")
-_OWN = re.compile(r"poascope\.(?P<dep>[^.]+)\.(?P<kind>decision|incident|loop|signals)")
+_OWN = re.compile(r"poascope\.(?P<dep>[^.]+)\.(?P<kind>decision|incident|loop|routed|signals)")
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -369,6 +378,8 @@ def decode(subject: str, data: bytes) -> Message | Unreadable:
         if where.topic in ("intent", "target", "ack", "armed", "decision", "incident"):
             control = Control(where.topic, where.replica, _object.decode(data)) if data else Deleted(where.topic, where.replica)
             return Message(where.deployment, None, where.topic, None, None, None, (control,))
+        if where.topic == "routed":
+            return Message(where.deployment, None, where.topic, None, None, None, (_routed.decode(data),))
         if where.topic == "kv-events" and data[:1] in (b"{", b"["):
             return Message(where.deployment, where.component, where.topic, None, None, None, _kv_changes(_kv_json.decode(data)))
         if where.topic not in _TOPICS:

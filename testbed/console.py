@@ -28,16 +28,20 @@ def tell(line: str) -> None:
 def ready(state: State, folder: Path, *, detached: bool) -> None:
     """A table of what runs where, and how to watch it."""
     parameters = {f"frontend-{name}": f"τ {tau:g} ω {omega:g}" for name, tau, omega in REGIMES}
+    parameters |= {"nats": "JetStream", "frontend": "round-robin to the routers"}
+    routers = any(process.role == "router" for process in state.processes)
     table = Table(title=f"Dynamo {state.dynamo}, {state.topology}, namespace {state.namespace}", title_justify="left")
     for column in ("process", "pid", "where", "what"):
         table.add_column(column)
     for process in state.processes:
-        if process.worker_id:
+        if process.role == "router":
+            what = "τ and ω from the controller"
+        elif process.worker_id:
             what = f"worker {process.worker_id}"
         elif process.role == "gateway":
-            what = f"new requests to {REGIMES[0][0]}; admin {state.admin_url}"
+            what = f"new requests to {'frontend' if routers else REGIMES[0][0]}; admin {state.admin_url}"
         else:
-            what = parameters.get(process.name, "JetStream")
+            what = parameters.get(process.name, "")
         table.add_row(process.name, str(process.pid), process.base_url, what)
     console = Console(highlight=False)
     console.print(table)

@@ -29,6 +29,7 @@ from testbed.state import Running, State, is_alive, read_state, signal_group, st
 from testbed.topology import Ports, Timing, parse_topology, plan_ports, profiles
 
 LEASH = str(Path(__file__).parent / "leash.py")
+WORKERS = ("prefill", "decode", "aggregated")
 PATIENCE_S = 10.0  # a frontend needs up to 6 s to shut down
 POLL_S = 0.1
 
@@ -42,6 +43,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "dynamo"
     port_base: int | None = None
     nats_url: str = ""
+    actuator: str = "gateway"
 
 
 class Stop(BaseException):
@@ -52,7 +54,7 @@ class Keeper:
     def __init__(self, folder: Path, spec: Spec, tell: Callable[[str], None]) -> None:
         self.files, self.spec, self.tell = Files(folder.resolve()), spec, tell
         self.topology = parse_topology(spec.topology)
-        self.ports: Ports = plan_ports(spec.port_base, len(self.topology.workers))
+        self.ports: Ports = plan_ports(spec.port_base, len(self.topology.workers), spec.actuator)
         self.plan: tuple[Process, ...] = ()
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.state = State(
@@ -138,13 +140,16 @@ class Keeper:
             self.tell("NATS")
             self._spawn(process)
             self._until(lambda: probe.nats_ready(self.http, self.ports.nats_monitor), 15, "NATS does not answer", ("nats",))
-        workers = [p for p in self.plan if p.scraped and p.role != "frontend"]
-        self.tell(f"workers: {', '.join(p.name for p in workers)}")
-        for process in workers:
-            self._spawn(process)
-        names = tuple(p.name for p in workers)
-        self._until(lambda: self._registered(names), 60, "workers did not register", names)
-        # Workers first: a frontend that reads a registration while it is being written misses that worker for good.
+        # Workers first: a router or frontend that reads a registration while it is being written misses that worker for good.
+        for kind, roles in (("workers", WORKERS), ("routers", ("router",))):
+            processes = [p for p in self.plan if p.role in roles]
+            if not processes:
+                continue
+            self.tell(f"{kind}: {', '.join(p.name for p in processes)}")
+            for process in processes:
+                self._spawn(process)
+            names = tuple(p.name for p in processes)
+            self._until(lambda names=names: self._registered(names), 60, f"{kind} did not register", names)  # type: ignore[misc]
         self.tell("frontends")
         for process in by_role["frontend"]:
             self._spawn(process)
@@ -207,18 +212,34 @@ class Keeper:
         missing: set[str] = set()
         for attempt in (1, 2, 3):
             self._answers(frontend)
-            missing = self._missed(frontend)
+            by_name = self._missed(frontend)
+            missing = {worker for workers in by_name.values() for worker in workers}
             if not missing:
                 return
             if attempt < 3:
-                self.tell(f"{frontend.name} missed worker {', '.join(sorted(missing))}: starting it again")
-                self._kill(frontend.name)
-                self._spawn(frontend)
+                for name, workers in by_name.items():
+                    self.tell(f"{name} missed worker {', '.join(sorted(workers))}: starting it again")
+                    self._kill(name)
+                    former = self.state.process(name)
+                    self._until(lambda former=former: not self._is_registered(former), 60, f"{name} stays registered", ())  # type: ignore[misc]
+                    self._spawn(next(p for p in self.plan if p.name == name))
+                routers = tuple(name for name in by_name if name != frontend.name)
+                self._until(lambda routers=routers: self._registered(routers), 60, "routers did not register", routers)  # type: ignore[misc]
         raise PoascopeError(f"{frontend.name}: never uses worker {', '.join(sorted(missing))} - {self._tail(frontend.name)}")
 
-    def _missed(self, frontend: Process) -> set[str]:
-        """Ids of living workers that serve none of many requests to that frontend."""
-        missing = {p.worker_id for p in self.state.processes if p.worker_id and self._lives(p.name)}
+    def _missed(self, frontend: Process) -> dict[str, set[str]]:
+        """Frontend, or router, to the ids of the living workers that it overlooks; a router says what it knows."""
+        living = {p.worker_id for p in self.state.processes if p.worker_id and p.role in WORKERS and self._lives(p.name)}
+        routers = [p for p in self.plan if p.role == "router" and self._lives(p.name)]
+        if routers:
+            known = {p.name: probe.workers_known(self.http, p.base_url, living) for p in routers}
+            return {name: living - workers for name, workers in known.items() if living - workers}
+        missing = self._overlooked(frontend, living)
+        return {frontend.name: missing} if missing else {}
+
+    def _overlooked(self, frontend: Process, living: set[str]) -> set[str]:
+        """Those of the workers that serve none of many requests to that frontend."""
+        missing = set(living)
         deadline = time.monotonic() + 3
         while missing and time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError):
@@ -308,9 +329,9 @@ class Keeper:
         lines = [
             f"nats_url = {json.dumps(self.state.nats_url)}",
             f"scrape = {json.dumps([p.base_url for p in self.plan if p.scraped])}",
-            f"caddy_admin_url = {json.dumps(self.state.admin_url)}",
-            f"gateway_namespace = {json.dumps(self.spec.namespace)}",
         ]
+        if profiles(self.ports):
+            lines += [f"caddy_admin_url = {json.dumps(self.state.admin_url)}", f"gateway_namespace = {json.dumps(self.spec.namespace)}"]
         for profile in profiles(self.ports):
             lines += [
                 "",

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import time
 from typing import Any
 
 import httpx
@@ -55,6 +56,18 @@ def workers_used(client: httpx.Client, base_url: str, model: str, streams: int) 
             for _ in lines:
                 pass
     return seen
+
+
+def workers_known(client: httpx.Client, base_url: str, wanted: set[str], timeout_s: float = 10) -> set[str]:
+    """Ids of the workers that a router may choose from, once it has all that are wanted, or what it has when time is up."""
+    known: set[str] = set()
+    deadline = time.monotonic() + timeout_s
+    while not wanted <= known and time.monotonic() < deadline:
+        time.sleep(0.1 if known else 0)
+        with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError):
+            answer = client.get(f"{base_url}/engine/poascope").json()
+            known = {worker for workers in (answer.get("workers") or {}).values() for worker in workers}
+    return known
 
 
 def nats_ready(client: httpx.Client, monitor_port: int) -> bool:

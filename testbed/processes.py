@@ -5,6 +5,8 @@ from pathlib import Path
 
 from testbed.topology import BLOCK_TOKENS, REGIMES, Ports, Topology
 
+ROUTER = Path(__file__).parents[1] / "controller" / "router.py"  # runs by its path, in Dynamo's environment
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -78,7 +80,8 @@ def _is_09(version: str) -> bool:
 def plan(
     *, version: str, python: Path, programs: Path, files: Files, topology: Topology, ports: Ports, namespace: str, nats_url: str = ""
 ) -> tuple[Process, ...]:
-    """Every process in the order in which they start: NATS (unless `nats_url` names one that runs), workers, frontends, gateway."""
+    """Every process in the order in which they start: NATS (unless `nats_url` names one that runs), workers, routers where the ports have
+    any, frontends, gateway."""
     dynamo_env = (
         ("NATS_SERVER", nats_url or f"nats://127.0.0.1:{ports.nats}"),
         ("HF_HUB_OFFLINE", "1"),
@@ -120,23 +123,44 @@ def plan(
         )
         for (name, role), port in zip(topology.workers, ports.workers, strict=True)
     )
+    routers = tuple(
+        Process(
+            f"router-{i}",
+            "router",
+            port,
+            (
+                *(str(python), str(ROUTER), "--model-path", str(files.model), "--block-size", str(BLOCK_TOKENS)),
+                *("--worker", f"dyn://{namespace}.backend.generate"),
+                *(("--prefill", f"dyn://{namespace}.prefill.generate") if topology.prefill else ()),
+                *("--serve", f"dyn://{namespace}-front.router.generate", "--replica", f"router-{i}"),
+            ),
+            (*dynamo_env, ("DYN_SYSTEM_PORT", str(port))),
+        )
+        for i, port in enumerate(ports.routers, 1)
+    )
+    shared = ("--http-host", "127.0.0.1", "--kv-cache-block-size", str(BLOCK_TOKENS))
     frontends = tuple(
         Process(
             f"frontend-{regime}",
             "frontend",
             port,
             (
-                *(str(python), "-m", "dynamo.frontend", "--router-mode", "kv", "--router-replica-sync"),
-                *("--http-host", "127.0.0.1", "--http-port", str(port), "--namespace", namespace),
-                *("--kv-cache-block-size", str(BLOCK_TOKENS), "--router-temperature", str(tau)),
+                *(str(python), "-m", "dynamo.frontend", "--router-mode", "kv", "--router-replica-sync", *shared),
+                *("--http-port", str(port), "--namespace", namespace, "--router-temperature", str(tau)),
                 # 0.9's ω weighs the blocks left to prefill; 1.x calls that weight the prefill load scale.
                 *("--kv-overlap-score-weight" if _is_09(version) else "--router-prefill-load-scale", str(omega)),
             ),
             dynamo_env,
             scraped=True,
         )
-        for (regime, tau, omega), port in zip(REGIMES, ports.frontends, strict=True)
+        for (regime, tau, omega), port in zip(REGIMES, ports.frontends, strict=False)
     )
+    if routers:
+        # In a namespace of its own the routers are the only model that it finds.
+        path = (str(python), "-m", "dynamo.frontend", "--router-mode", "round-robin", *shared)
+        port, front = ports.frontends[0], f"{namespace}-front"
+        argv = (*path, "--http-port", str(port), "--namespace", front)
+        frontends = (Process("frontend", "frontend", port, argv, (*dynamo_env, ("DYN_NAMESPACE", front)), scraped=True),)
     gateway = Process(
         "gateway",
         "gateway",
@@ -144,7 +168,7 @@ def plan(
         (str(programs / "caddy"), "run", "--config", str(files.caddy_config)),
         (("XDG_CONFIG_HOME", str(files.dir / "caddy")), ("XDG_DATA_HOME", str(files.dir / "caddy"))),
     )
-    return (*(() if nats_url else (nats,)), *workers, *frontends, gateway)
+    return (*(() if nats_url else (nats,)), *workers, *routers, *frontends, gateway)
 
 
 def _role_flags(version: str, role: str) -> tuple[str, ...]:

@@ -10,6 +10,9 @@ BLOCK_TOKENS = 16
 MAX_WORKERS = 16
 # name, τ, ω: the paper's three regimes, in the order of the ports; new requests start on the first.
 REGIMES = (("below", 0.0, 1.0), ("transition", 0.7, 1.0), ("saturated", 0.8, 0.1))
+# gateway: a frontend for each regime, Caddy chooses one. router: one frontend, and routers that take any parameters from the controller.
+ACTUATORS = ("gateway", "router")
+ROUTERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,10 @@ class Ports:
     nats: int
     nats_monitor: int
     workers: tuple[int, ...]
+    routers: tuple[int, ...] = ()
 
     def all(self) -> tuple[int, ...]:
-        return (self.nats, self.nats_monitor, *self.workers, *self.frontends, self.gateway, self.admin)
+        return (self.nats, self.nats_monitor, *self.workers, *self.routers, *self.frontends, self.gateway, self.admin)
 
 
 def parse_topology(text: str) -> Topology:
@@ -77,17 +81,26 @@ def parse_timing(text: str) -> Timing:
     return Timing(base, token, itl)
 
 
-def plan_ports(base: int | None, workers: int) -> Ports:
+def plan_ports(base: int | None, workers: int, actuator: str = "gateway") -> Ports:
     """Dynamo's, NATS's and Caddy's usual ports, or a block of 200 that starts at `base`. Raises Misconfigured."""
+    if actuator not in ACTUATORS:
+        raise Misconfigured(f"actuator: {actuator} - must be one of {', '.join(ACTUATORS)}")
+    frontends, routers = (len(REGIMES), 0) if actuator == "gateway" else (1, ROUTERS)
+
+    def some(first: int, count: int) -> tuple[int, ...]:
+        return tuple(range(first, first + count))
+
     if base is None:
-        return Ports((8000, 8001, 8002), 8080, 2019, 4222, 8222, tuple(range(9101, 9101 + workers)))
+        return Ports(some(8000, frontends), 8080, 2019, 4222, 8222, some(9101, workers), some(8091, routers))
     if not 1024 <= base <= 65_300:
         raise Misconfigured(f"port-base: {base} - must be within 1024 and 65300")
-    return Ports((base, base + 1, base + 2), base + 80, base + 19, base + 22, base + 23, tuple(range(base + 101, base + 101 + workers)))
+    return Ports(some(base, frontends), base + 80, base + 19, base + 22, base + 23, some(base + 101, workers), some(base + 91, routers))
 
 
 def profiles(ports: Ports) -> tuple[Profile, ...]:
-    """The frontends behind the gateway, one for each regime."""
+    """The frontends behind the gateway, one for each regime; none where routers take any parameters."""
+    if ports.routers:
+        return ()
     return tuple(
         Profile(name, tau, omega, f"http://127.0.0.1:{port}") for (name, tau, omega), port in zip(REGIMES, ports.frontends, strict=True)
     )

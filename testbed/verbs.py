@@ -19,18 +19,29 @@ def up(
     timing: Annotated[str, typer.Option(help="Mocker: prefill base ms / ms per token / ITL ms.")] = "5/0.39/20",
     namespace: Annotated[str, typer.Option(help="Dynamo namespace.")] = "dynamo",
     port_base: Annotated[int | None, typer.Option(help="Shift every port into the 200 that start here.")] = None,
+    actuator: Annotated[
+        str, typer.Option(help="gateway: a frontend for each regime behind Caddy. router: one frontend, two routers that take any τ and ω.")
+    ] = "gateway",
     nats: Annotated[str, typer.Option("--nats", help="A NATS server that runs already; default: one of the testbed's own.")] = "",
     dir: Dir = DEFAULT_DIR,
     detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready; end it with `testbed down`.")] = False,
 ) -> None:
-    """Start a real Dynamo on mockers: NATS, workers, three frontends, a gateway. Ctrl-C ends everything."""
+    """Start a real Dynamo on mockers: NATS, workers, frontends, an actuator. Ctrl-C ends everything."""
     from testbed import console
     from testbed.cluster import Cluster
     from testbed.keeper import Keeper, Spec
     from testbed.topology import parse_timing, parse_topology, plan_ports
 
-    plan_ports(port_base, len(parse_topology(topology).workers))
-    spec = Spec(dynamo=dynamo, topology=topology, timing=parse_timing(timing), namespace=namespace, port_base=port_base, nats_url=nats)
+    plan_ports(port_base, len(parse_topology(topology).workers), actuator)
+    spec = Spec(
+        dynamo=dynamo,
+        topology=topology,
+        timing=parse_timing(timing),
+        namespace=namespace,
+        port_base=port_base,
+        nats_url=nats,
+        actuator=actuator,
+    )
     if detach:
         console.ready(Cluster.up(dir, spec, tell=console.tell).state, dir, detached=True)
     else:

@@ -16,7 +16,7 @@ from collectors.capture import Line, Reader
 from collectors.core import Core
 from collectors.importer import feed
 from collectors.rows import SCHEMAS
-from collectors.wire import parse_subject
+from collectors.wire import Added, Message, decode, parse_subject
 from poascope.settings import Profile, Settings
 from store import Store
 from tests.conftest import CAPTURES
@@ -279,6 +279,27 @@ def test_routers_are_tied_to_profiles(capture: Path) -> None:
     requests = play(Core(Settings(profiles=profiles)), Reader(capture))["requests"]
     known = [(r["tau"], r["omega"]) for r in requests.to_pylist() if r["tau"] is not None]
     assert set(known) == {(0.0, 1.0)} and len(known) > 0.8 * requests.num_rows
+
+
+def test_what_a_router_says_of_a_request_is_under_what_it_was_routed(capture: Path) -> None:
+    """Request by request, though the word comes after the routing; the newest are what is observed now. Nonsense is counted."""
+    core, told = Core(Settings()), dict[str, tuple[float, float]]()
+    signals: list[dict[str, object]] = []
+    for line in Reader(capture):
+        signals += core.advance(line.t)
+        feed(core, line)
+        message = decode(line.subject, line.data) if line.src == "nats" else None
+        for event in message.events if isinstance(message, Message) else ():
+            if isinstance(event, Added) and event.request_id not in told:
+                told[event.request_id] = (0.5, float(len(told) // 100))
+                said = {"request_id": event.request_id, "tau": 0.5, "omega": told[event.request_id][1], "at": line.t}
+                core.feed_nats(line.t, "poascope.dynamo.routed", json.dumps(said).encode())
+    core.feed_nats(line.t, "poascope.dynamo.routed", b'{"request_id": "x", "tau": -1, "omega": 0}')
+    assert any("poascope.*.routed" in key for key in core.counts())
+    core.finish()
+    requests = core.take()["requests"].to_pylist()
+    assert {r["request_id"]: (r["tau"], r["omega"]) for r in requests} == told
+    assert {row["omega"] for row in signals if row["tau"] == 0.5} >= {0.0, 1.0, 2.0}
 
 
 def test_decisions_become_rows() -> None:

@@ -19,7 +19,7 @@ from tests.conftest import CAPTURES
 BIG = (2**64 - 1, 0)
 
 
-def nobody(_: int | None) -> Profile | None:
+def nobody(_: int | None, __: str) -> Profile | None:
     return None
 
 
@@ -110,16 +110,18 @@ def test_parameters_are_those_of_the_newest_requests() -> None:
     """One profile in the last 5 s: its τ and ω. Several, or an unknown one: none. Nobody lately: the last request's."""
     deployment = Deployment("d", Settings())
     calm, hot = Profile("a", 0.0, 1.0, "http://a"), Profile("b", 0.7, 1.0, "http://b")
-    deployment.arrivals.extend([(1.0, calm), (3.0, hot), (20.0, hot)])
+    profiles = {1: calm, 2: hot}
+    deployment.arrivals.extend([(1.0, 1, "a"), (3.0, 2, "b"), (20.0, 2, "c")])
 
     def parameters(end: float) -> tuple[float | None, float | None]:
-        window = deployment.window(end, None, Metrics(), nobody)
+        window = deployment.window(end, None, Metrics(), lambda router, request: profiles.get(router or 0))
         return window.tau, window.omega
 
     assert parameters(21) == (0.7, 1.0)
     assert parameters(90) == (0.7, 1.0)
-    deployment.arrivals.append((22.0, None))
-    assert parameters(23) == (None, None)
+    deployment.arrivals.append((22.5, 3, "d"))
+    assert parameters(23) == (0.7, 1.0), "its router's word may still be on its way"
+    assert parameters(24) == (None, None)
 
 
 def test_running_requests_without_routing_events_are_explained() -> None:
