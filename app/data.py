@@ -207,7 +207,7 @@ class Feed:
             return payload.encode(self._state(page, deployment))
         frames = dict(zip(page.queries, others, strict=True))
         lines = None
-        if (inflight := frames.get("worker_inflight")) is not None:
+        if (inflight := next((f for f in frames.values() if {"worker_id", "inflight"} <= set(f)), None)) is not None:
             # What was chosen for a whole figure holds for the points that follow it.
             held = (page.name, deployment, range_s)
             lines = self._lines[held] = choose(inflight, self._lines.get(held) if after is not None else None)

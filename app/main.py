@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from app.pages import live
+from app.pages import games, live
 from app.quiet import STYLE
 
 st.set_page_config(page_title="poascope", layout="wide", initial_sidebar_state="auto")
 st.html(f"<style>{STYLE}</style>")
-st.navigation([st.Page(live.render, title="Live", url_path="", default=True)]).run()
+st.navigation([st.Page(live.render, title="Live", url_path="", default=True), st.Page(games.render, title="Games", url_path="games")]).run()

@@ -1,6 +1,8 @@
 """The pages of the live component: which panels each has, and in which order. A new panel or page is a line here. Pure."""
 
+from app import games
 from app.charts.cache import kv_hit
+from app.charts.games import busy, costs, gains, loads, shares, waits
 from app.charts.latency import itl, ttft
 from app.charts.load import throughput, workers
 from app.charts.lost import lost
@@ -55,4 +57,52 @@ LIVE = Page(
     _live_head,
     queries=("worker_inflight",),
 )
-PAGES = {page.name: page for page in (LIVE,)}
+GAMES = Page(
+    "games",
+    (
+        Panel(
+            "costs",
+            "What each game costs",
+            "seconds over the optimum for each finished request, by the game they are lost in",
+            lambda g: costs(g.frames["games_binned"], g.frames["signals"], theme=g.theme),
+            named=True,
+        ),
+        Panel(
+            "loads",
+            "Routing: load against the optimum",
+            "requests present on each worker; dotted, what each would have in the cheapest placement of the same requests",
+            lambda g: loads(g.frames["game_loads"], g.frames["signals"], lines=g.lines, theme=g.theme),
+            named=True,
+        ),
+        Panel(
+            "hits",
+            "Cache: possible, chosen, realised",
+            "share of prompt blocks: on some worker of the pool, on the one chosen, and not computed again",
+            lambda g: shares(g.frames["games_binned"], g.frames["signals"], theme=g.theme),
+        ),
+        Panel(
+            "wait",
+            "Resources: wait for prefill",
+            "mean wait of the prompts read, against the M/G/k baseline (Allen-Cunneen) at the same arrivals",
+            lambda g: waits(g.frames["games_binned"], g.frames["signals"], theme=g.theme),
+        ),
+        Panel(
+            "busy",
+            "Resources: prefill against decode",
+            "requests served over the most that the pool's workers could serve",
+            lambda g: busy(g.frames["games_binned"], g.frames["signals"], theme=g.theme),
+        ),
+        Panel(
+            "gains",
+            "Resources: one more worker",
+            "what it would take off TTFT as a prefill worker, off ITL as a decode worker",
+            lambda g: gains(g.frames["games_binned"], g.frames["signals"], theme=g.theme),
+        ),
+        Panel("coupling", "How they couple", "what one game does to the others, in this window", None),
+    ),
+    games.head,
+    queries=("games_binned", "game_loads"),
+    latest=("games",),
+    every_s=5.0,
+)
+PAGES = {page.name: page for page in (LIVE, GAMES)}

@@ -19,6 +19,10 @@ from collectors.wire import Added, Control, Deleted, Event, Freed, HitRate, KvCh
 from collectors.wire import Routed as Said
 from poascope.settings import Settings
 from queries.signals import pulse
+from queries.estimators.alarm import Alarm
+from queries.games import EVERY_S as GAMES_EVERY_S
+from queries.games import games
+from queries.memory import Memory
 
 MAX_DEPLOYMENTS = 64
 ROOM_AFTER_S = 60.0
@@ -209,6 +213,7 @@ class Core:
         place = {"source": f"worker:{component}:{worker[0]}:{worker[1]}", "deployment": deployment.name}
         self.rows.put("gaps", **place, kind="worker gone", **{"from": since, "to": now}, count=len(lost))
 
+        deployment.prefixes.drop(worker)  # what it held nobody can be sent to any more
     def _pulse(self, deployment: Deployment, now: float) -> dict[str, Any]:
         targets = self._targets(deployment.name)
         metrics = metrics_of(deployment, self.targets.readings, targets, now, 3 * self.config.scrape_interval_s)
@@ -220,6 +225,13 @@ class Core:
 
     def _workers(self, deployment: Deployment, now: float) -> None:
         for component, worker in list(deployment.worker_seen):
+        if now % GAMES_EVERY_S == 0:
+            played, loads = games(window, row, deployment.memory, self.config)
+            self.rows.put("games", **played)
+            for load in loads:
+                self.rows.put("game_loads", **load)
+        for said in deployment.memory.alarm.said:
+            self.rows.put("alarms", deployment=deployment.name, signal=deployment.memory.alarm.signal, **asdict(said))
             role = deployment.assembler.role(component)
             count = deployment.assembler.inflight[component, worker]
             place = {"ts": now, "deployment": deployment.name, "component": component, "role": role}
@@ -398,10 +410,10 @@ class Core:
     def _ended(self, deployment: Deployment, finished: Finished) -> None:
         targets = self._targets(deployment.name)
         blocks, overlap = blocks_of(finished, self.targets.block_tokens(targets))
-        held, best = deployment.overlaps(finished)
+        held, best, cached = deployment.overlaps(finished, overlap)
         overlap = held if overlap is None else overlap
         profile = self.profiles.profile(finished.source.router_id, finished.request_id)
-        deployment.ended(Routed(finished, blocks, overlap, profile, best))
+        deployment.ended(Routed(finished, blocks, overlap, profile, best, cached))
         prefill, decode_worker = finished.prefill or (None, None), finished.decode or (None, None)
         self.rows.put(
             "requests",

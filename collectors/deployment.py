@@ -41,13 +41,15 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A finished request with what the collector adds to it. `best_overlap_blocks`: the most that any worker of its pool held."""
+    """A finished request with what the collector adds to it. `best_overlap_blocks`: the most that any worker of its pool held;
+    `cached_blocks`: those that its prefill did not compute."""
 
     request: Finished
     input_blocks: int | None
     overlap_blocks: int | None
     profile: Profile | None
     best_overlap_blocks: int | None = None
+    cached_blocks: int | None = None
 
 
 def blocks_of(request: Finished, block_tokens: int | None) -> tuple[int | None, int | None]:
@@ -254,14 +256,26 @@ class Deployment:
         for source in ("worker", "router", "step"):
             self.loads.pop((worker, source), None)
 
-    def overlaps(self, request: Finished) -> tuple[int | None, int | None]:
-        """Blocks that the worker which prefilled the request held when it arrived, and the most that any worker of that pool did."""
-        worker, tokens = request.prefill or request.decode, request.source.token_sequence
-        held = self.prefixes.overlaps(tokens, request.arrived_at) if tokens else None
-        if worker is None or held is None:
-            return None, None
+    def overlaps(self, request: Finished, said: int | None) -> tuple[int | None, int | None, int | None]:
+        """Blocks of the prompt: that the worker which read it held when it arrived, the most that any worker of that pool did, and those
+        that were not computed. `said`: the router's own word on the first. None where cache events do not tell.
+
+        0.9 and aggregated deployments name the prompt's blocks. A decode leg of 1.x makes them up; there what was stored names them,
+        and a prompt of which nothing was stored was there already, if the router said so too.
+        """
+        worker, tokens, read_at = request.prefill or request.decode, request.source.token_sequence, request.prefill_done_at
+        if worker is None or not tokens or worker not in self.prefixes.caches:
+            return None, None, None
+        read_at, full = read_at or request.first_token_at or request.ended_at, len(tokens)
+        held = self.prefixes.overlaps(tokens, request.arrived_at)
+        stored = self.prefixes.computed(worker, request.arrived_at, read_at, full, said, None if held is None else tokens[-1])
+        if held is None:
+            if stored is None:
+                return (None, full, full) if said is not None and said >= full else (None, None, None)
+            held = self.prefixes.overlaps(stored[0], request.arrived_at) or {}
         pool = self.component_of.get(worker)
-        return held.get(worker), max((n for w, n in held.items() if self.component_of.get(w) == pool), default=None)
+        best = max((n for w, n in held.items() if self.component_of.get(w) == pool), default=None)
+        return held.get(worker), best, full - (stored[1] if stored else 0)
 
     def window(self, end: float, block_tokens: int | None, metrics: Metrics, profile_of: ProfileOf) -> Window:
         views = (self.assembler.view(r, end) for r in self.assembler.open.values())
@@ -270,6 +284,7 @@ class Deployment:
         history = list(self.history)
         workers = sorted({w for r in (*recent, *history) for w in (r.request.prefill, r.request.decode) if w is not None})
         tau, omega = self._parameters(end, profile_of)
+        silent, served = self._kv_silent()
         return Window(
             deployment=self.name,
             end=end,
@@ -284,6 +299,9 @@ class Deployment:
             events_as_of=self.events_as_of,
             notes=self._notes(end),
             routed=self.routing_at is not None,
+            kv_silent=silent if served else None,
+            kv_served=served or None,
+            tiers=self.prefixes.tiers(),
         )
 
     def _notes(self, end: float) -> tuple[str, ...]:
@@ -293,10 +311,15 @@ class Deployment:
         since = math.inf if self.routing_at is None or self.worked_at is None else self.worked_at - self.routing_at
         if worked and not self.assembler.open and since > UNROUTED_S:
             notes.append("events: requests run but no routing is heard; start the frontends with --router-replica-sync")
-        served = {r.request.prefill or r.request.decode for r in self.recent} - {None}
-        if silent := served - set(self.prefixes.caches):
-            notes.append(f"kv_events: none from {len(silent)} of {len(served)} workers")
+        silent, served = self._kv_silent()
+        if silent:
+            notes.append(f"kv_events: none from {silent} of {served} workers")
         return tuple(notes)
+
+    def _kv_silent(self) -> tuple[int, int]:
+        """Of the workers that prefilled lately, those that published no cache event; and how many they are."""
+        served = {r.request.prefill or r.request.decode for r in self.recent} - {None}
+        return len(served - set(self.prefixes.caches)), len(served)
 
     def _parameters(self, end: float, profile_of: ProfileOf) -> tuple[float | None, float | None]:
         """τ and ω of the newest requests; None when they were routed under several, or under unknown ones."""
@@ -339,12 +362,13 @@ def requests_of(routed: Sequence[Routed], workers: Sequence[Worker]) -> Requests
                     r.input_blocks,
                     r.overlap_blocks,
                     r.best_overlap_blocks,
+                    r.cached_blocks,
                 )
             ]
             for r in ordered
         ],
         dtype=np.float64,
-    ).reshape(-1, 10)
+    ).reshape(-1, 11)
     ids = np.empty(len(ordered), dtype=object)
     ids[:] = [r.request.request_id for r in ordered]
     return Requests(
@@ -363,6 +387,7 @@ def requests_of(routed: Sequence[Routed], workers: Sequence[Worker]) -> Requests
         lost=np.array([r.request.lost for r in ordered], dtype=np.bool_),
         workers=tuple(workers),
         best_overlap_blocks=table[:, 9],
+        cached_blocks=table[:, 10],
     )
 
 
@@ -372,6 +397,7 @@ def metrics_of(deployment: Deployment, readings: Readings, targets: set[str], en
     notes: list[str] = []
     ttft = itl_p50 = itl_p99 = None
     hit: float | None = None
+    realised: float | None = None
     if as_of is None:
         notes.append("no metrics read: name the frontends with --scrape, or a server with --prometheus-url")
     elif end - as_of > stale_after_s:
@@ -381,7 +407,7 @@ def metrics_of(deployment: Deployment, readings: Readings, targets: set[str], en
             ttft = quantile(grown.le, grown.counts, 0.99)
         if grown := readings.grown("frontend_itl_s", targets, end - ITL_WINDOW_S, end):
             itl_p50, itl_p99 = quantile(grown.le, grown.counts, 0.5), quantile(grown.le, grown.counts, 0.99)
-        hit = _hit_ratio(readings, targets, end)
+        hit, realised = _hit_ratio(readings, targets, end), _cached_ratio(readings, targets, end)
     if steps := deployment.step_itl(end):
         itl_p50, itl_p99 = steps
     known = [
@@ -391,14 +417,28 @@ def metrics_of(deployment: Deployment, readings: Readings, targets: set[str], en
     ]
     if known:
         hit = sum(overlap for overlap, _ in known) / sum(blocks for _, blocks in known)
-    return Metrics(as_of=as_of, ttft_p99=ttft, itl_p50=itl_p50, itl_p99=itl_p99, kv_hit_ratio=hit, notes=tuple(notes))
+    return Metrics(
+        as_of=as_of,
+        ttft_p99=ttft,
+        itl_p50=itl_p50,
+        itl_p99=itl_p99,
+        kv_hit_ratio=hit,
+        realised_hit_ratio=realised,
+        notes=tuple(notes),
+    )
 
 
-def _hit_ratio(readings: Readings, targets: set[str], end: float) -> float | None:
-    """Cached over input tokens as the frontends saw them, else the routers' mean hit rate; None without traffic."""
+def _cached_ratio(readings: Readings, targets: set[str], end: float) -> float | None:
     cached = readings.grown("frontend_cached_tokens", targets, end - TTFT_WINDOW_S, end)
     tokens = readings.grown("frontend_input_tokens", targets, end - TTFT_WINDOW_S, end)
     if cached and tokens and cached.counts[-1] > 0 and tokens.total > 0:
         return min(1.0, cached.total / tokens.total)
+    return None
+
+
+def _hit_ratio(readings: Readings, targets: set[str], end: float) -> float | None:
+    """Cached over input tokens as the frontends saw them, else the routers' mean hit rate; None without traffic."""
+    if (cached := _cached_ratio(readings, targets, end)) is not None:
+        return cached
     rate = readings.grown("router_hit_ratio", targets, end - TTFT_WINDOW_S, end)
     return rate.total / rate.counts[-1] if rate and rate.counts[-1] > 0 else None

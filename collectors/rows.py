@@ -67,6 +67,22 @@ _TIMES = {table: {f.name for f in schema if f.type == _TS} for table, schema in 
 _LATEST = 253_402_300_800.0  # the year 10000: what reads a time back ends there
 
 # Rows of one table that may wait for a writer that stalls; past it new ones are refused, and counted.
+    "games": pa.schema(
+        {
+            "ts": _TS, "deployment": _STR, "finished": _U32, "costliest": _STR, "cost_s": _F64, "sentence": _STR, "lever": _STR,
+            "routing_ratio": _F64, "imbalance_s": _F64,
+            "hit_possible_ratio": _F64, "hit_chosen_ratio": _F64, "hit_realised_ratio": _F64, "lost_blocks": _F64, "cache_miss_s": _F64,
+            "kv_workers": _U32, "kv_silent_workers": _U32, "tiers": pa.list_(_STR), "tier_blocks": pa.list_(_U64),
+            "prefill_workers": _U32, "decode_workers": _U32, "prefill_busy_ratio": _F64, "decode_busy_ratio": _F64,
+            "wait_s": _F64, "wait_predicted_s": _F64, "prefill_queue_s": _F64, "ttft_gain_s": _F64, "itl_gain_s": _F64,
+            "equilibrium_prefill": _U32, "optimum_prefill": _U32, "e2e_s": _F64, "e2e_optimum_s": _F64,
+            "prefill_busy_followed_ratio": _F64, "knee_inflight": _F64, "knee_followed_inflight": _F64,
+            "coupling": pa.list_(_STR), "quality": pa.list_(_STR),
+        }
+    ),
+    "game_loads": pa.schema(
+        {"ts": _TS, "deployment": _STR, "role": _STR, "worker_id": _U64, "dp_rank": _U32, "load": _F64, "optimum": _F64}
+    ),
 MAX_ROWS = 200_000
 
 

@@ -172,7 +172,7 @@ def games_binned(
 def game_loads(
     cursor: duckdb.DuckDBPyConnection, step_s: float, deployment: str | None = None, from_: Time = None, to: Time = None
 ) -> pa.Table:
-    """ts, deployment, role, worker_id, dp_rank, load and optimum (requests present, mean over `step_s`), by time."""
+    """ts, deployment, role, component, worker_id, dp_rank, inflight and optimum (requests present, mean over `step_s`), by time."""
     return read(cursor, "game_loads", {"deployment": deployment, "from": from_, "to": to, "step_s": step_s}).read_all()
 
 

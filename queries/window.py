@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 HISTORY_S, HISTORY_N = 1800.0, 2000
+OPTIONAL = ("best_overlap_blocks", "cached_blocks")
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -19,8 +20,9 @@ class Requests:
 
     `prefill` and `decode` are positions in `workers` (a worker is `(u64 id, dp_rank)`), -1 where none, as pandas codes are.
     `*_inflight` are counts on that worker when the request was routed there, itself excluded. Block counts are NaN when unknown.
-    `best_overlap_blocks`: the most that any worker of the pool held of the request's blocks when it was routed; None as a whole where
-    nobody looked. An aggregated deployment has `prefill` all -1, `prefill_done_at` NaN, and `decode_started_at == arrived_at`.
+    `best_overlap_blocks`: the most that any worker of the pool held of the request's blocks when it was routed; `cached_blocks`: those that
+    its prefill did not compute, as what was stored tells; either is None as a whole where nobody looked. An aggregated deployment has
+    `prefill` all -1, `prefill_done_at` NaN, and `decode_started_at == arrived_at`.
     """
 
     request_id: NDArray[np.object_]
@@ -38,6 +40,7 @@ class Requests:
     lost: NDArray[np.bool_]
     workers: tuple[tuple[int, int], ...]
     best_overlap_blocks: Floats | None = None
+    cached_blocks: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.arrived_at)
@@ -77,18 +80,18 @@ def join(a: Requests, b: Requests) -> Requests:
         workers = tuple(dict.fromkeys(a.workers + b.workers))
     place = {worker: code for code, worker in enumerate(workers)}
     moved = np.array([place[w] for w in b.workers] + [-1], dtype=np.int64)  # the last is what code -1 picks
-    plain = [f.name for f in fields(a) if f.name not in ("workers", "prefill", "decode", "best_overlap_blocks")]
+    plain = [f.name for f in fields(a) if f.name not in ("workers", "prefill", "decode", *OPTIONAL)]
     columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in plain}
-    best = None
-    if a.best_overlap_blocks is not None or b.best_overlap_blocks is not None:
-        halves = [np.full(len(r), np.nan) if r.best_overlap_blocks is None else r.best_overlap_blocks for r in (a, b)]
-        best = np.concatenate(halves)
+    for name in OPTIONAL:
+        halves = [getattr(r, name) for r in (a, b)]
+        if any(half is not None for half in halves):
+            filled = [np.full(len(r), np.nan) if half is None else half for r, half in zip((a, b), halves, strict=True)]
+            columns[name] = np.concatenate(filled)
     return Requests(
         **columns,
         prefill=np.concatenate([a.prefill, moved[b.prefill]]),
         decode=np.concatenate([a.decode, moved[b.decode]]),
         workers=workers,
-        best_overlap_blocks=best,
     )
 
 
@@ -133,7 +136,8 @@ class Quantile:
 class Metrics:
     """What metrics and step events said up to the end of the window. None: not reported, or no traffic in its window.
 
-    Quantiles are over `histogram_window_s` of bucket deltas. `as_of`: Unix seconds of the newest sample, None if there never was one.
+    `realised_hit_ratio`: cached over input tokens, as the frontends heard it from the engine (1.x). Quantiles are over `histogram_window_s`
+    of bucket deltas. `as_of`: Unix seconds of the newest sample, None if there never was one.
     """
 
     as_of: float | None = None
@@ -141,6 +145,7 @@ class Metrics:
     itl_p50: Quantile | None = None
     itl_p99: Quantile | None = None
     kv_hit_ratio: float | None = None
+    realised_hit_ratio: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -152,6 +157,7 @@ class Window:
     `history`: finished requests of the last 30 min, at most 2,000: what the latency model is fitted on.
     `gaps`: events known lost or sources silent within the window. `tau`, `omega`: parameters under which the newest requests
     were really routed, None when unknown or mixed. `events_as_of`: Unix seconds of the newest event, None before the first.
+    `kv_silent` of the `kv_served` workers that prefilled published no cache events; `tiers`: blocks held in each, where events name them.
     `routed`: whether any of them ever told of a routing; if not, `recent` is empty because nobody says, not because nothing runs.
     """
 
@@ -168,6 +174,9 @@ class Window:
     events_as_of: float | None = None
     notes: tuple[str, ...] = ()
     routed: bool = True
+    kv_silent: int | None = None
+    kv_served: int | None = None
+    tiers: tuple[tuple[str, int], ...] = ()
 
 
 def newest_event(requests: Requests) -> float | None:

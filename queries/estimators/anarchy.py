@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from queries.estimators import Estimate
+from queries.estimators.cache import UNKNOWN_SHARE
 from queries.estimators.latency import Curve
 from queries.estimators.routing import counts_each_second, frozen_optimum, inflight_at, price
 from queries.window import Codes, Floats
@@ -162,14 +163,18 @@ def cache_miss_seconds(own: Floats, best: Floats | None, blocks: Floats, slope_s
 
     own, best: blocks that the chosen worker and the best one held; blocks: of the whole input. A block costs the pool's seconds per
     request over the blocks computed per request, so the fixed cost of a prefill is shared out among its blocks. Only the request's own
-    computing: that others wait meanwhile is in the queue. 0 with one worker; None while overlaps are unknown for some request.
+    computing: that others wait meanwhile is in the queue. 0 with one worker; None while overlaps are unknown for more than one request in
+    twenty; the few of which they are not known count as the others.
     """
     if workers == 1:
         return 0.0
-    if best is None or np.isnan(best + own + blocks).any():
+    if best is None or not len(own):
         return None
-    computed = float((blocks - own).sum())
-    return float(np.maximum(best - own, 0).sum()) * slope_s * len(own) / computed if computed > 0 else 0.0
+    known = ~np.isnan(best + own + blocks)
+    if known.mean() < 1 - UNKNOWN_SHARE:
+        return None
+    computed = float((blocks - own)[known].sum())
+    return float(np.maximum(best - own, 0)[known].sum()) * slope_s * len(own) / computed if computed > 0 else 0.0
 
 
 def lost_seconds(prefill: Share | None, decode: Share, transfer: Floats, cache_miss_s: float | None = None) -> Lost:
