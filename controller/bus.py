@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.js import JetStreamContext
-from nats.js.api import KeyValueConfig, RePublish
+from nats.js.api import KeyValueConfig, RawStreamMsg, RePublish
 from nats.js.errors import BucketNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KV_OP, KeyValue
 
@@ -28,6 +28,7 @@ from controller.protocol import (
     Ack,
     Arming,
     Decision,
+    Incident,
     Intent,
     Lease,
     Loop,
@@ -37,6 +38,7 @@ from controller.protocol import (
     armed_key,
     complaint,
     decision_subject,
+    incident_subject,
     intent_key,
     lease_key,
     loop_subject,
@@ -109,9 +111,12 @@ def _reaching(url: str) -> Iterator[None]:
         raise Unreachable(f"NATS: {url} - {str(error) or type(error).__name__}") from error
 
 
-def _decode(kind: type[T], data: bytes | None, revision: int, at: float | None) -> Stored[T]:
+def _decode(kind: type[T], message: RawStreamMsg) -> Stored[T]:
+    revision, at = message.seq or 0, message.time.timestamp() if message.time else None
+    if (message.headers or {}).get(KV_OP):
+        return Stored(None, revision, at)
     try:
-        return Stored(msgspec.json.decode(data or b"", type=kind), revision, at)
+        return Stored(msgspec.json.decode(message.data or b"", type=kind), revision, at)
     except msgspec.DecodeError as error:
         return Stored(None, revision, at, f"revision {revision} cannot be read: {error}")
 
@@ -163,10 +168,7 @@ class Bus:
                 self._kv = None
                 raise
             return Stored()
-        at = found.time.timestamp() if found.time else None
-        if (found.headers or {}).get(KV_OP):
-            return Stored(None, found.seq or 0, at)
-        return _decode(kind, found.data, found.seq or 0, at)
+        return _decode(kind, found)
 
     async def _history(self, kind: type[T], key: str) -> list[Stored[T]]:
         """All values the bucket still has of a key, oldest first."""
@@ -177,7 +179,7 @@ class Bus:
                 entry = await self._js.get_msg(f"KV_{BUCKET}", seq=sequence, subject=f"$KV.{BUCKET}.{key}", next=True)
             except NotFoundError:
                 return found
-            found.append(_decode(kind, entry.data, entry.seq or 0, entry.time.timestamp() if entry.time else None))
+            found.append(_decode(kind, entry))
             sequence = (entry.seq or 0) + 1
 
     async def put_intent(self, deployment: str, intent: Intent, now: float) -> Submitted[Intent]:
@@ -280,6 +282,16 @@ class Bus:
             lease = Lease(target_revision=target_revision, renewed_at=now)
             return await kv.put(lease_key(deployment), msgspec.json.encode(lease))
 
+    async def intents(self, deployment: str) -> list[Stored[Intent]]:
+        """All intents that the bucket still has, oldest first."""
+        with _reaching(self.url):
+            return await self._history(Intent, intent_key(deployment))
+
+    async def armings(self, deployment: str) -> list[Stored[Arming]]:
+        """All armings that the bucket still has, oldest first."""
+        with _reaching(self.url):
+            return await self._history(Arming, armed_key(deployment))
+
     async def put_target(self, deployment: str, target: Target, expected_revision: int) -> int | None:
         """The new revision, or None when another controller wrote in between."""
         with _reaching(self.url):
@@ -296,6 +308,12 @@ class Bus:
     async def publish(self, deployment: str, decision: Decision) -> None:
         with _reaching(self.url):
             await self.client.publish(decision_subject(deployment), msgspec.json.encode(decision))
+
+    async def mark(self, deployment: str, incident: Incident) -> None:
+        """Say it, and be sure that the server heard."""
+        with _reaching(self.url):
+            await self.client.publish(incident_subject(deployment), msgspec.json.encode(incident))
+            await self.client.flush(timeout=2)
 
     async def publish_loop(self, deployment: str, loop: Loop) -> None:
         with _reaching(self.url):
@@ -349,6 +367,17 @@ class Bus:
 
         with _reaching(self.url):
             await self.client.subscribe(subject, cb=hear)
+
+    async def hear_loops(self, note: Callable[[str, Loop], None]) -> None:
+        """Call `note` with the deployment and the state of its controller's loop, at each of its steps, until the bus is closed."""
+
+        def heard(message: Msg) -> None:
+            try:
+                note(name(message.subject.split(".")[1]), msgspec.json.decode(message.data, type=Loop))
+            except msgspec.DecodeError as error:
+                log.warning("%s cannot be read: %s", message.subject, error)
+
+        await self.hear("poascope.*.loop", heard)
 
     async def watch(self) -> AsyncIterator[frozenset[str] | None]:
         """The keys that changed since the last turn, or None when any may have: at the start and after each reconnect.

@@ -6,21 +6,22 @@ It keeps nothing that a restart would lose: intents and targets are read from th
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from nats.aio.msg import Msg
 
 from controller.bus import Bus, Stored
-from controller.policy import Config, Hold, Observation, Signal, Wanted, decide
-from controller.protocol import Decision, Intent, complaint, name
+from controller.policy import Config, Hold, Observation, Set, Signal, Wanted, decide
+from controller.protocol import Arming, Decision, Intent, Target, name
+from controller.standing import Standing, standing
+from controller.view import view
 from poascope.errors import Unreachable
 
 log = logging.getLogger("poascope.control")
 
 INTERVAL_S = 5.0
 HEARD_FOR_S = 60.0
-CLOCK_SLACK_S = 60.0  # between an operator's machine and the NATS server
 ACTOR = "controller"
 HELD = "regime: "  # the pulse's note in `quality` when it did not judge the regime anew
 
@@ -32,6 +33,9 @@ class _Pulse(msgspec.Struct, frozen=True):
     deployment: str
     regime: str | None = None
     ttft_ewma_s: float | None = None
+    ttft_p99_s: float | None = None
+    transition_above_s: float | None = None
+    saturated_above_s: float | None = None
     quality: list[str] | None = None
 
 
@@ -53,7 +57,10 @@ class Ear:
             return
         if not self.namespaces or said.deployment in self.namespaces:
             held = next((note.removeprefix(HELD) for note in said.quality or () if note.startswith(HELD)), None)
-            self._heard[said.deployment] = self.clock(), Signal(said.ts, said.regime, said.ttft_ewma_s, held)
+            first, second = said.transition_above_s, said.saturated_above_s
+            thresholds = None if first is None or second is None else (first, second)
+            signal = Signal(said.ts, said.regime, said.ttft_ewma_s, held, said.ttft_p99_s, thresholds)
+            self._heard[said.deployment] = self.clock(), signal
 
     def signal(self, deployment: str) -> Signal | None:
         return self._heard[deployment][1] if deployment in self._heard else None
@@ -64,14 +71,15 @@ class Ear:
 
 
 class Controller:
-    """Decides for every deployment that is heard, or that has an intent or a target in the bucket."""
+    """Decides for every deployment that is heard, or that has a key in the bucket."""
 
     def __init__(self, bus: Bus, ear: Ear, config: Config | None = None, clock: Callable[[], float] = time.time) -> None:
         self.bus, self.ear, self.clock = bus, ear, clock
         self.config = config or Config()
         self._turn = asyncio.Lock()
-        self._held: dict[str, str] = {}
-        self._refused: dict[str, int] = {}
+        self._held: dict[str, tuple[str, tuple[float, float] | None]] = {}
+        self._intents: dict[str, tuple[Stored[Intent], Standing[Intent]]] = {}
+        self._armings: dict[str, tuple[Stored[Arming], Standing[Arming]]] = {}
         self._ends: dict[str, float] = {}
         self._away = False
         self._turned_at: float | None = None
@@ -87,7 +95,7 @@ class Controller:
         async for keys in self.bus.watch():
             if keys is None:
                 await self.turn()
-            elif changed := {name(key.removesuffix(".intent")) for key in keys if key.endswith(".intent")}:
+            elif changed := {name(key.split(".")[0]) for key in keys if key.endswith((".intent", ".armed"))}:
                 await self.turn(changed)
 
     async def _on_time(self) -> None:
@@ -116,56 +124,84 @@ class Controller:
 
     async def _decide(self, deployment: str) -> None:
         now = self.clock()
-        intent, target = await self.bus.intent(deployment), await self.bus.target(deployment)
-        wanted = await self._wanted(deployment, intent, now)
-        decided = decide(Observation(now, self.ear.signal(deployment), wanted), self.config, target.value)
-        in_force = target.value
-        if isinstance(decided, Hold):
-            await self._hold(deployment, decided, now)
-        else:
-            in_force = decided.target
-            revision = await self.bus.put_target(deployment, in_force, target.revision)
-            if revision is None:
+        intent, target, arming = await self.bus.intent(deployment), await self.bus.target(deployment), await self.bus.arming(deployment)
+        armed = await self._arming(deployment, arming, now)
+        observation = Observation(now, self.ear.signal(deployment), await self._wanted(deployment, intent, now), armed)
+        decided = decide(observation, self.config, target.value)
+        in_force, revision = target.value, target.revision
+        if isinstance(decided, Set):
+            in_force, written = decided.target, await self.bus.put_target(deployment, decided.target, target.revision)
+            if written is None:
                 log.warning("%s: target - another controller wrote it in this moment", deployment)
                 return
+            revision = written
             log.info("%s: %s", deployment, in_force.why)
             self._held.pop(deployment, None)
-            if decided.expired:
-                await self._say(deployment, Decision(kind="expiry", at=now, actor=ACTOR, why=in_force.why), in_force.intent_revision)
+        if in_force:
+            await self.bus.renew(deployment, revision, now)
+        if isinstance(decided, Hold):
+            await self._hold(deployment, decided, observation, in_force)
+        elif decided.expired:
+            expiry = Decision(kind="expiry", at=now, actor=ACTOR, why=decided.target.why, revision=decided.target.intent_revision)
+            await self._say(deployment, expiry, observation, in_force)
         if in_force and in_force.expires_at and in_force.expires_at > now:
             self._ends[deployment] = in_force.expires_at
         else:
             self._ends.pop(deployment, None)
+        next_at = min(now + INTERVAL_S, self._ends.get(deployment, now + INTERVAL_S))
+        revisions = (revision if in_force else 0, arming.revision)
+        await self.bus.publish_loop(deployment, view(observation, self.config, decided, in_force, revisions, next_at))
 
-    async def _wanted(self, deployment: str, intent: Stored[Intent], now: float) -> Wanted | None:
-        if intent.problem is None and intent.value is None:
-            return None
-        why = intent.problem or (intent.value and complaint(intent.value, intent.at or now, CLOCK_SLACK_S)) or None
-        if why and self._refused.get(deployment) != intent.revision:
-            actor = intent.value.operator if intent.value else "unknown"
-            await self._say(deployment, Decision(kind="refusal", at=now, actor=actor, why=why), intent.revision)
-            self._refused[deployment] = intent.revision
-        return Wanted(intent.revision, intent.value, why)
+    async def _wanted(self, deployment: str, newest: Stored[Intent], now: float) -> Wanted | None:
+        """The intent that counts. The history is judged, and refusals are said, once for each newest revision."""
+        known = self._intents.get(deployment)
+        if known is None or known[0] != newest:
+            entries, said = await self.bus.intents(deployment), known[1].refused if known else {}
+            judged = standing(entries)
+            await self._refuse(deployment, entries, {r: why for r, why in judged.refused.items() if r not in said}, now, "")
+            known = self._intents[deployment] = newest, judged
+        entry = known[1].entry
+        if entry is None and known[1].refused:
+            return Wanted(newest.revision, None, known[1].refused.get(newest.revision, "refused"))
+        return Wanted(entry.revision, entry.value) if entry and entry.value else None
 
-    async def _hold(self, deployment: str, hold: Hold, now: float) -> None:
+    async def _arming(self, deployment: str, newest: Stored[Arming], now: float) -> bool:
+        known = self._armings.get(deployment)
+        if known is None or known[0] != newest:
+            entries, said = await self.bus.armings(deployment), known[1].refused if known else {}
+            judged = standing(entries)
+            await self._refuse(deployment, entries, {r: why for r, why in judged.refused.items() if r not in said}, now, "arming: ")
+            known = self._armings[deployment] = newest, judged
+        entry = known[1].entry
+        return bool(entry and entry.value and entry.value.armed)
+
+    async def _refuse(
+        self, deployment: str, entries: Sequence[Stored[Intent] | Stored[Arming]], refused: dict[int, str], now: float, what: str
+    ) -> None:
+        operators = {entry.revision: entry.value.operator for entry in entries if entry.value}
+        for revision, why in refused.items():
+            actor = operators.get(revision, "unknown")
+            refusal = Decision(kind="refusal", at=now, actor=actor, why=what + why, revision=revision)
+            await self._say(deployment, refusal, None, None)
+
+    async def _hold(self, deployment: str, hold: Hold, observation: Observation, in_force: Target | None) -> None:
         """Holds that withhold something are said once, and so is their end."""
-        reason = "" if hold.in_order else hold.reason
-        if reason != self._held.get(deployment, ""):
-            await self._say(deployment, Decision(kind="hold", at=now, actor=ACTOR, why=hold.why), None)
-            self._held[deployment] = reason
+        held = ("", None) if hold.in_order else (hold.reason, hold.would)
+        if held != self._held.get(deployment, ("", None)):
+            decision = Decision(kind="dry run" if hold.would else "hold", at=observation.now, actor=ACTOR, why=hold.why)
+            await self._say(deployment, decision, observation, in_force, hold.would)
+            self._held[deployment] = held
 
-    async def _say(self, deployment: str, decision: Decision, revision: int | None) -> None:
-        target = (await self.bus.target(deployment)).value
-        signal = self.ear.signal(deployment)
-        await self.bus.publish(
-            deployment,
-            msgspec.structs.replace(
-                decision,
-                mode=target and target.mode,
-                regime=signal and signal.regime,
-                tau=target and target.tau,
-                omega=target and target.omega,
-                revision=revision,
-            ),
-        )
+    async def _say(
+        self,
+        deployment: str,
+        decision: Decision,
+        observation: Observation | None,
+        in_force: Target | None,
+        would: tuple[float, float] | None = None,
+    ) -> None:
+        tau, omega = would or ((in_force.tau, in_force.omega) if in_force else (None, None))
+        regime = observation.signal.regime if observation and observation.signal else None
+        said = msgspec.structs.replace(decision, mode=in_force and in_force.mode, regime=regime, tau=tau, omega=omega)
+        await self.bus.publish(deployment, said)
         log.info("%s: %s by %s: %s", deployment, decision.kind, decision.actor, decision.why)

@@ -1,4 +1,4 @@
-"""`poascope control` and `poascope intent set|show|cancel`."""
+"""`poascope control` and `poascope intent set|show|cancel|arm|disarm`."""
 
 import asyncio
 import time
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from controller.bus import Bus, State
 
 FLAGS = ("nats_url", "nats_credentials", "namespaces")
+LIMITS = ("min_dwell_s", "max_switches", "lease_s")
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 Deployment = Annotated[str, typer.Option(help="Dynamo namespace; needed when there are several.")]
@@ -56,14 +57,16 @@ async def _control(settings: Settings) -> None:
     from controller.bus import connect
     from controller.gateway import Actuator, Gateway
     from controller.loop import Controller, Ear
+    from controller.policy import Config
 
+    config = Config(min_dwell_s=settings.min_dwell_s, max_switches=settings.max_switches, lease_s=settings.lease_s)
     async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
         gateway = Gateway(settings.caddy_admin_url, settings.profiles, client) if settings.caddy_admin_url else None
         async with connect(settings.nats, patient=True) as bus:
             ear = Ear(settings.namespaces)
             await ear.listen(bus)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(Controller(bus, ear).run())
+                tasks.create_task(Controller(bus, ear, config).run())
                 if gateway:
                     tasks.create_task(Actuator(bus, ear, gateway, settings.gateway_namespace).run())
 
@@ -154,6 +157,7 @@ def _submit(
             **fields,
         )
         if why := complaint(intent, now):
+            await bus.refuse(where, intent, why, now)
             raise Misconfigured(why)
         submitted = await bus.put_intent(where, intent, now)
         if wait:
@@ -162,6 +166,10 @@ def _submit(
 
     state, first = call(settings.nats, submit)
     _print(state, json, "" if first else "this key was used before: nothing new was written")
+
+
+def _is_auto(state: "State") -> bool:
+    return state.intent.value is not None and state.intent.value.mode == "auto"
 
 
 async def _acknowledged(bus: "Bus", deployment: str, revision: int, wait_s: float) -> None:
@@ -174,6 +182,8 @@ async def _acknowledged(bus: "Bus", deployment: str, revision: int, wait_s: floa
                 if state.intent.revision != revision:
                     raise PoascopeError(f"wait: revision {revision} - overtaken by revision {state.intent.revision} while waiting")
                 target = state.target.value
+                if target is None and state.controller_at and not (state.arming.value and state.arming.value.armed) and _is_auto(state):
+                    raise PoascopeError("wait: auto - the controller is not armed and nothing was ever set, so nothing is; see intent arm")
                 acks = {replica: ack.value for replica, ack in state.acks.items() if ack.value}
                 if not target or target.intent_revision != revision or not acks:
                     continue
@@ -192,13 +202,50 @@ async def _acknowledged(bus: "Bus", deployment: str, revision: int, wait_s: floa
         raise PoascopeError(f"wait: {wait_s:g} s - {missing}") from None
 
 
+def arm(settings: Settings, reason: Reason, deployment: Deployment = "", expect: Expect = None, key: Key = "", json: Json = False) -> None:
+    """Let the controller act on the regime by itself. Until then it decides, says what it would do, and does nothing (dry run)."""
+    _arming(settings, True, reason, deployment, expect, key, json)
+
+
+def disarm(
+    settings: Settings, reason: Reason, deployment: Deployment = "", expect: Expect = None, key: Key = "", json: Json = False
+) -> None:
+    """Back to the dry run: what is in force stays; overrides by people are carried out as before."""
+    _arming(settings, False, reason, deployment, expect, key, json)
+
+
+def _arming(settings: Settings, armed: bool, reason: str, deployment: str, expect: int | None, key: str, json: bool) -> None:
+    import uuid
+
+    from controller.bus import call
+    from controller.protocol import Arming, complaint
+
+    async def submit(bus: "Bus") -> tuple["State", bool]:
+        where, now = await _deployment(bus, settings, deployment), time.time()
+        arming = Arming(
+            armed=armed,
+            reason=reason,
+            operator=settings.operator_name,
+            idempotency_key=key or uuid.uuid4().hex,
+            expected_revision=(await bus.arming(where)).revision if expect is None else expect,
+        )
+        if why := complaint(arming, now):
+            await bus.refuse(where, arming, why, now)
+            raise Misconfigured(why)
+        submitted = await bus.put_arming(where, arming, now)
+        return await bus.state(where), submitted.first
+
+    state, first = call(settings.nats, submit)
+    _print(state, json, "" if first else "this key was used before: nothing new was written")
+
+
 def show(settings: Settings, deployment: Deployment = "", json: Json = False) -> None:
     """What is wanted, decided and acknowledged now."""
     from controller.bus import call
 
     async def ask(bus: "Bus") -> "State":
         state = await bus.state(await _deployment(bus, settings, deployment))
-        if not (state.intent.revision or state.target.revision or state.acks):
+        if not (state.intent.revision or state.target.revision or state.acks or state.arming.revision):
             known = ", ".join(await bus.deployments()) or "none"
             raise PoascopeError(
                 f"deployment: {state.deployment} - nobody wanted or decided anything for it; known: {known}"
@@ -235,6 +282,12 @@ def _print(state: "State", json: bool, note: str = "") -> None:
         ]
         table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
+    arming = state.arming.value
+    if arming and arming.armed:
+        typer.echo(f"armed by {arming.operator} at {_utc(state.arming.at)} ({arming.reason}): the controller acts on the regime by itself")
+    else:
+        by = f"disarmed by {arming.operator} at {_utc(state.arming.at)} ({arming.reason})" if arming else "not armed"
+        typer.echo(f"{by}: the controller decides and does not act (dry run); overrides are carried out; see intent arm")
     if state.controller_at is None:
         typer.echo("no controller answers: nothing changes until `poascope control` runs")
     if note:
@@ -247,9 +300,11 @@ def _utc(at: float | None) -> str:
 
 def register(cli: typer.Typer) -> None:
     """Add this package's verbs to the command line."""
-    cli.command("control")(verb(*FLAGS, "caddy_admin_url")(control))
+    cli.command("control")(verb(*FLAGS, "caddy_admin_url", *LIMITS)(control))
     intent = typer.Typer(name="intent", no_args_is_help=True, help="Override the routing parameters, or see who did.")
     intent.command("set")(verb(*FLAGS, "operator")(set_))
     intent.command("show")(verb(*FLAGS)(show))
     intent.command("cancel")(verb(*FLAGS, "operator")(cancel))
+    intent.command("arm")(verb(*FLAGS, "operator")(arm))
+    intent.command("disarm")(verb(*FLAGS, "operator")(disarm))
     cli.add_typer(intent)

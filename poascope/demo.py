@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 import webbrowser
 from dataclasses import replace
 from itertools import count
@@ -60,6 +61,7 @@ def demo(
 def _watch(children: Children, settings: Settings, token: str, scenario: str, dir: Path) -> None:
     url = f"http://{settings.dash_host}:{settings.dash_port}"
     _wait_until_up(children, f"{url}/_stcore/health")
+    _arm(settings)
     typer.secho(f"demo: {url} - the dashboard; logs in {dir}; Ctrl-C ends everything", bold=True)
     typer.secho(f"demo: {token} - the operator token: paste it in the sidebar to send overrides", bold=True)
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
@@ -76,6 +78,23 @@ def _watch(children: Children, settings: Settings, token: str, scenario: str, di
         if load_process.returncode == 2:
             raise PoascopeError(f"demo: {scenario} - the load did not start; its message is above")
         time.sleep(2)
+
+
+def _arm(settings: Settings) -> None:
+    """A demonstration acts; a deployment of one's own is only watched until an operator arms it."""
+    from controller.bus import Bus, call
+    from controller.protocol import Arming
+
+    deployment = settings.gateway_namespace
+
+    async def arm(bus: Bus) -> None:
+        seen, key = (await bus.arming(deployment)).revision, uuid.uuid4().hex
+        who = settings.operator_name
+        arming = Arming(armed=True, reason="poascope demo", operator=who, idempotency_key=key, expected_revision=seen)
+        await bus.put_arming(deployment, arming, time.time())
+
+    call(settings.nats, arm)
+    typer.echo(f"demo: {deployment} is armed - the controller acts by itself; poascope intent disarm ends that")
 
 
 def _wait_until_up(children: Children, url: str) -> None:

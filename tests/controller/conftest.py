@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from controller.bus import Bus, connect
-from controller.protocol import Intent, signals_subject
+from controller.protocol import Arming, Intent, signals_subject
 from poascope.settings import Profile
 from testbed.gateway import caddy_config
 from tests.conftest import NatsServer, free_port, wait_for_port
@@ -119,6 +119,14 @@ def intent(**changes: Any) -> Intent:
         "expires_at": time.time() + 1800,
     }
     return Intent(**fields | changes)
+
+
+async def arm(bus: Bus, deployment: str = "dynamo", armed: bool = True) -> None:
+    """Let the controller act by itself, or no longer."""
+    known = (await bus.arming(deployment)).revision
+    key = f"arm-{known}"
+    asked = Arming(armed=armed, reason="tested", operator="carol", idempotency_key=key, expected_revision=known)
+    await bus.put_arming(deployment, asked, time.time())
 
 
 async def pulse(bus: Bus, deployment: str = "dynamo", **fields: Any) -> None:

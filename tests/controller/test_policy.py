@@ -29,8 +29,8 @@ def wanted(revision: int = 4, **changes: object) -> Wanted:
     return Wanted(revision, intent(**{"expires_at": NOW + 600} | changes))
 
 
-def see(signal: Signal | None, wanted: Wanted | None = None) -> Observation:
-    return Observation(NOW, signal, wanted)
+def see(signal: Signal | None, wanted: Wanted | None = None, armed: bool = True) -> Observation:
+    return Observation(NOW, signal, wanted, armed)
 
 
 @pytest.mark.parametrize(("regime", "parameters"), [("below", (0.0, 1.0)), ("transition", (0.7, 1.0)), ("saturated", (0.8, 0.1))])
@@ -40,7 +40,7 @@ def test_each_regime_has_the_papers_parameters(regime: str, parameters: tuple[fl
     assert isinstance(decided, Set)
     assert (decided.target.tau, decided.target.omega) == parameters == REGIMES[regime]
     assert (decided.target.regime, decided.target.mode, decided.expired) == (regime, "auto", False)
-    assert decided.target.why == f"TTFT P99 (EWMA) of 2.5 s is {regime}: τ {parameters[0]:g}, ω {parameters[1]:g}."
+    assert decided.target.why == f"Smoothed TTFT P99 of 2.5 s is {regime}: τ {parameters[0]:g}, ω {parameters[1]:g}."
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_signal_that_must_not_be_trusted_holds_and_says_why(heard: Signal | No
     """No, old, future or withheld signals change nothing."""
     decided = decide(see(heard), CONFIG, target())
     assert decided == Hold(reason, f"{words}: τ 0, ω 1 stays.")
-    assert decide(see(heard), CONFIG, None) == Hold(reason, f"{words}: nothing was set yet, and nothing stays.")
+    assert decide(see(heard), CONFIG, None) == Hold(reason, f"{words}: nothing was ever set, and nothing is now.")
 
 
 def test_what_is_in_force_already_is_not_written_again() -> None:
@@ -234,3 +234,123 @@ def test_only_an_override_in_force_makes_an_override(heard: Signal | None, wante
 def test_the_limits_of_age_are_settings_of_the_policy() -> None:
     """Staleness is counted from the pulse's own tick against the controller's clock."""
     assert isinstance(decide(see(signal(age_s=16)), replace(CONFIG, stale_after_s=20.0), None), Set)
+
+
+@pytest.mark.parametrize(("regime", "would"), list(REGIMES.items()))
+def test_unarmed_it_says_what_it_would_do_and_does_nothing(regime: str, would: tuple[float, float]) -> None:
+    """A deployment that was never armed is only watched: with or without something in force, nothing is written."""
+    for last in (None, target(tau=0.3, omega=0.3)):
+        decided = decide(see(signal(regime, ewma=2.5), armed=False), CONFIG, last)
+        assert isinstance(decided, Hold)
+        assert (decided.reason, decided.would, decided.in_order) == ("dry run", would, False)
+        assert (
+            f"It is not armed (smoothed TTFT P99 of 2.5 s is {regime}, for which it would set τ {would[0]:g}, ω {would[1]:g})"
+            in decided.why
+        )
+
+
+def test_unarmed_an_override_acts_and_its_end_leaves_the_defaults() -> None:
+    """What a person wants is carried out; after it comes what Dynamo does by itself, not what the regime would have."""
+    begun = decide(see(signal("saturated"), wanted(tau=0.3, omega=0.7), armed=False), CONFIG, None)
+    assert isinstance(begun, Set)
+    assert (begun.target.tau, begun.target.mode) == (0.3, "manual")
+    over = wanted(tau=0.3, omega=0.7, expires_at=NOW)
+    cancelled = wanted(5, mode="auto", operator="bob", reason="over", expires_at=None)
+    for asked, expired in ((over, True), (cancelled, False)):
+        ended = decide(see(signal("saturated"), asked, armed=False), CONFIG, begun.target)
+        assert isinstance(ended, Set)
+        assert (ended.target.tau, ended.target.omega, ended.target.mode, ended.expired) == (0.0, 1.0, "auto", expired)
+        assert "it is not armed" in ended.target.why
+        assert "τ 0, ω 1 until it is armed or somebody sets others" in ended.target.why
+
+
+def test_unarmed_an_expired_override_that_was_never_applied_writes_nothing() -> None:
+    """Where nothing was ever set, the end of what never began is no reason to set something."""
+    decided = decide(see(signal("saturated"), wanted(expires_at=NOW - 1), armed=False), CONFIG, None)
+    assert isinstance(decided, Hold)
+    assert decided.why.startswith("The override of alice expired before it was applied: ")
+
+
+def test_two_automatic_changes_are_a_dwell_apart() -> None:
+    """A regime that turns at once is waited out, quietly; after the dwell it is followed."""
+    just = target(decided_at=NOW - 4)
+    held = decide(see(signal("saturated", ewma=9.0)), CONFIG, just)
+    assert isinstance(held, Hold)
+    assert (held.reason, held.in_order) == ("dwell", True)
+    assert held.why == "Smoothed TTFT P99 of 9 s is saturated, but it is 4 s since the last change: τ 0, ω 1 stays for 6 s more."
+    assert isinstance(decide(see(signal("saturated")), CONFIG, target(decided_at=NOW - 10)), Set)
+    assert isinstance(decide(see(signal("saturated"), wanted()), CONFIG, just), Set), "an operator does not wait"
+
+
+def test_automatic_changes_are_counted_and_limited() -> None:
+    """The seventh change within ten minutes waits until the first of them is ten minutes old; the count is in the target itself."""
+    last = target()
+    for n in range(CONFIG.max_switches):
+        regime = ("transition", "below")[n % 2]
+        decided = decide(Observation(NOW + 60 * n, signal(regime, age_s=-60 * n), None, True), CONFIG, last)
+        assert isinstance(decided, Set)
+        last = decided.target
+    assert last.switched_at == tuple(NOW + 60 * n for n in range(6))
+    held = decide(Observation(NOW + 360, signal("saturated", age_s=-360), None, True), CONFIG, last)
+    assert isinstance(held, Hold)
+    assert (held.reason, held.in_order) == ("limit", False)
+    assert held.why.endswith("but 6 automatic changes in ten minutes are the most allowed: τ 0, ω 1 stays for 240 s more.")
+    freed = decide(Observation(NOW + 600, signal("saturated", age_s=-600), None, True), CONFIG, last)
+    assert isinstance(freed, Set)
+    assert freed.target.switched_at == (*last.switched_at[1:], NOW + 600)
+
+
+def test_no_limit_keeps_an_override_from_beginning_or_ending() -> None:
+    """With all changes used up a person's override is set, keeps the count, and reverts."""
+    spent = target(switched_at=tuple(NOW - s for s in range(60, 0, -10)), decided_at=NOW - 1)
+    begun = decide(see(signal("saturated"), wanted()), CONFIG, spent)
+    assert isinstance(begun, Set)
+    assert begun.target.switched_at == spent.switched_at
+    ended = decide(see(signal("saturated"), wanted(expires_at=NOW)), CONFIG, begun.target)
+    assert isinstance(ended, Set)
+    assert (ended.target.mode, ended.target.tau) == ("auto", 0.8)
+    assert ended.target.switched_at == spent.switched_at
+
+
+def test_none_allowed_is_none() -> None:
+    """A limit of zero switches is automatic control that only reverts overrides."""
+    decided = decide(see(signal("saturated")), replace(CONFIG, max_switches=0), target(switched_at=(NOW - 30,)))
+    assert isinstance(decided, Hold)
+    assert "automatic changes are set to none" in decided.why
+
+
+@pytest.mark.parametrize(
+    ("regime", "ewma_s", "words"),
+    [
+        ("below", 0.2, "Smoothed TTFT P99 of 0.2 s is below (transition is above 0.3 s)"),
+        ("transition", 0.9, "Smoothed TTFT P99 of 0.9 s is transition (above 0.3 s)"),
+        ("transition", 0.28, "Smoothed TTFT P99 of 0.28 s is transition still (until under 0.24 s)"),
+        ("saturated", 1.7, "Smoothed TTFT P99 of 1.7 s is saturated still (until under 1.6 s)"),
+    ],
+)
+def test_the_sentence_names_the_threshold(regime: str, ewma_s: float, words: str) -> None:
+    """Whoever is on call reads which latency was held against which limit, hysteresis included."""
+    decided = decide(see(replace(signal(regime, ewma=ewma_s), thresholds_s=(0.3, 2.0))), CONFIG, None)
+    assert isinstance(decided, Set)
+    assert decided.target.why.startswith(words)
+
+
+@given(signals, wants, lasts, st.booleans(), st.integers(0, 3), st.lists(st.floats(0, 1000), max_size=5))
+def test_automatic_changes_keep_every_limit(
+    heard: Signal | None, wanted: Wanted | None, last: Target | None, armed: bool, most: int, ago: list[float]
+) -> None:
+    """Parameters change without a person only if armed, after the dwell, and within the number allowed."""
+    if last is None:
+        return
+    last = msgspec.structs.replace(last, switched_at=tuple(sorted(NOW - s for s in ago)), decided_at=NOW - 60 + most * 20)
+    config = replace(CONFIG, max_switches=most)
+    decided = decide(see(heard, wanted, armed), config, last)
+    if not isinstance(decided, Set) or decided.target.mode != "auto":
+        return
+    asked = wanted is not None and wanted.refused is None and last.intent_revision != wanted.revision
+    if (decided.target.tau, decided.target.omega) == (last.tau, last.omega) or last.mode != "auto" or asked:
+        return
+    assert armed
+    assert NOW - last.decided_at >= config.min_dwell_s
+    assert len([at for at in last.switched_at if NOW - at < 600]) < most
+    assert decided.target.switched_at[-1] == NOW

@@ -9,14 +9,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from controller.bus import Bus, connect
+from controller.protocol import Decision
 from controller.verbs import seconds
 from poascope.errors import Misconfigured
 from poascope.settings import Profile
 from tests.conftest import NatsServer, free_port
-from tests.controller.conftest import Caddy, pulse, until
+from tests.controller.conftest import Caddy, arm, pulse, until
 
 POASCOPE = Path(sys.executable).parent / "poascope"
 
@@ -111,6 +113,43 @@ async def test_what_cannot_be_taken_is_refused_with_a_code(shell: Shell, bus: Bu
     assert (await bus.intent("d")).revision == 2
 
 
+async def test_arming_is_an_operators_act(shell: Shell, bus: Bus) -> None:
+    """Armed and disarmed by name, with a reason, once for each key; what is refused is in the trail."""
+    said: list[Decision] = []
+    await bus.hear("poascope.d.decision", lambda message: said.append(msgspec.json.decode(message.data, type=Decision)))
+    await bus.client.flush()
+    arming = ("intent", "arm", "--reason", "on call", "--deployment", "d")
+    for args, code, message in (
+        (("intent", "show", "--deployment", "d"), 1, "nobody wanted or decided anything"),
+        ((*arming, "--key", "k"), 0, "armed by alice at "),
+        ((*arming, "--key", "k"), 0, "this key was used before: nothing new was written"),
+        ((*arming, "--expect", "0"), 1, "overtaken by alice (armed, revision 1)"),
+        (("intent", "arm", "--reason", " ", "--deployment", "d"), 2, "reason: empty - say why"),
+        (("intent", "show", "--deployment", "d"), 0, "(on call): the controller acts on the regime by itself"),
+        (("intent", "disarm", "--reason", "over", "--deployment", "d"), 0, "disarmed by alice at "),
+        (("intent", "set", "--preset", "below", "--reason", "r", "--expires", "1m", "--deployment", "d"), 2, "expires_at: in 1.0 min"),
+    ):
+        got, out, err = await shell.run(*args)
+        assert (got, message in out + err) == (code, True), (args, out, err)
+    code, out, _ = await shell.run("intent", "show", "--deployment", "d", "--json")
+    assert json.loads(out)["arming"]["value"]["armed"] is False
+    await bus.client.flush()
+    assert [(d.kind, d.actor, d.why.split(":")[0]) for d in said] == [
+        ("refusal", "alice", "expected_revision"),
+        ("refusal", "alice", "reason"),
+        ("refusal", "alice", "expires_at"),
+    ]
+
+
+async def test_auto_that_nobody_armed_is_not_waited_for(shell: Shell, bus: Bus) -> None:
+    """A deployment where nothing was ever set stays so: --wait says why at once."""
+    control = shell.start("control")
+    await until(bus.controller_at)
+    code, _, err = await shell.run("intent", "cancel", "--reason", "r", "--deployment", "d", "--wait", "30")
+    assert (code, "not armed and nothing was ever set" in err) == (1, True), err
+    control.terminate()
+
+
 async def test_the_controller_waits_for_its_server(shell: Shell, nats_server: NatsServer) -> None:
     """Started before NATS, it does its work once NATS is there."""
     nats_server.kill()
@@ -119,6 +158,7 @@ async def test_the_controller_waits_for_its_server(shell: Shell, nats_server: Na
     assert control.poll() is None
     nats_server.start()
     async with connect(nats_server.url) as bus:
+        await arm(bus)
 
         async def decided() -> bool:
             await pulse(bus, regime="transition")
