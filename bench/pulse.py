@@ -23,6 +23,9 @@ PULSES = 8
 @dataclass(frozen=True, slots=True)
 class Config:
     preset: str = "70b"
+    regime_source: str = "censored"
+    alarm_signal: str = "headroom"
+    slo_ttft_s: float = 1.0
 
 
 def window(finished: int, workers: int, end: float = END, seed: int = 0) -> Window:

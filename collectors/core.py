@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +19,11 @@ from collectors.targets import Targets
 from collectors.wire import Added, Control, Deleted, Event, Freed, HitRate, KvChange, Load, Marked, Message, Step, Unreadable, decode
 from collectors.wire import Routed as Said
 from poascope.settings import Settings
-from queries.signals import pulse
 from queries.estimators.alarm import Alarm
 from queries.games import EVERY_S as GAMES_EVERY_S
 from queries.games import games
 from queries.memory import Memory
+from queries.signals import pulse
 
 MAX_DEPLOYMENTS = 64
 ROOM_AFTER_S = 60.0
@@ -74,6 +75,7 @@ class Core:
         self.targets = Targets()
         self.profiles = Profiles(config.profiles)
         self.decisions = Decisions()
+        self.alarms: dict[str, Alarm] = {}  # of deployments that are not there yet, or not any more
         self._loss = LossMeter()
         self._clocks: dict[int, _Clock] = {}
         self._kv_seen: dict[tuple[str, tuple[int, int]], dict[int, None]] = {}
@@ -109,6 +111,8 @@ class Core:
                 return
             deployment = self.deployments[message.deployment] = Deployment(message.deployment, self.config)
             deployment.mode = self.decisions.modes.get(message.deployment)
+            if message.deployment in self.alarms:
+                deployment.memory = Memory(alarm=self.alarms.pop(message.deployment))
         at = self._event_time(received_at, message)
         deployment.events_as_of = max(deployment.events_as_of or 0.0, received_at)
         if message.publisher is not None and message.sequence is not None:
@@ -191,7 +195,7 @@ class Core:
         signals = []
         for deployment in list(self.deployments.values()):
             if deployment.events_as_of is not None and now - deployment.events_as_of > SILENT_S and not deployment.assembler.open:
-                del self.deployments[deployment.name]
+                self._forget(deployment)
                 continue
             for finished in deployment.assembler.advance(now) + deployment.assembler.lose_if(now, deployment.forsaken(now)):
                 self._ended(deployment, finished)
@@ -209,11 +213,11 @@ class Core:
         since = deployment.reported.pop(worker, now)
         deployment.worker_seen.pop((component, worker), None)
         deployment.asked.pop(worker, None)
+        deployment.prefixes.drop(worker)  # what it held nobody can be sent to any more
         # No event was missed, so this is no gap in the windows; it says since when the worker is gone.
         place = {"source": f"worker:{component}:{worker[0]}:{worker[1]}", "deployment": deployment.name}
         self.rows.put("gaps", **place, kind="worker gone", **{"from": since, "to": now}, count=len(lost))
 
-        deployment.prefixes.drop(worker)  # what it held nobody can be sent to any more
     def _pulse(self, deployment: Deployment, now: float) -> dict[str, Any]:
         targets = self._targets(deployment.name)
         metrics = metrics_of(deployment, self.targets.readings, targets, now, 3 * self.config.scrape_interval_s)
@@ -221,10 +225,6 @@ class Core:
         row, deployment.memory = pulse(window, deployment.memory, self.config)
         deployment.regime = row.get("regime")
         self.rows.put("signals", **row)
-        return row
-
-    def _workers(self, deployment: Deployment, now: float) -> None:
-        for component, worker in list(deployment.worker_seen):
         if now % GAMES_EVERY_S == 0:
             played, loads = games(window, row, deployment.memory, self.config)
             self.rows.put("games", **played)
@@ -232,6 +232,10 @@ class Core:
                 self.rows.put("game_loads", **load)
         for said in deployment.memory.alarm.said:
             self.rows.put("alarms", deployment=deployment.name, signal=deployment.memory.alarm.signal, **asdict(said))
+        return row
+
+    def _workers(self, deployment: Deployment, now: float) -> None:
+        for component, worker in list(deployment.worker_seen):
             role = deployment.assembler.role(component)
             count = deployment.assembler.inflight[component, worker]
             place = {"ts": now, "deployment": deployment.name, "component": component, "role": role}
@@ -284,8 +288,15 @@ class Core:
         ]
         if not idle:
             return False
-        del self.deployments[min(idle, key=lambda d: (d.routing_at or 0.0, d.events_as_of or 0.0)).name]
+        self._forget(min(idle, key=lambda d: (d.routing_at or 0.0, d.events_as_of or 0.0)))
         return True
+
+    def _forget(self, deployment: Deployment) -> None:
+        del self.deployments[deployment.name]
+        if deployment.memory is not None and deployment.memory.alarm.baseline is not None:
+            self.alarms[deployment.name] = deployment.memory.alarm
+            if len(self.alarms) > MAX_DEPLOYMENTS:
+                self.alarms.pop(next(iter(self.alarms)))
 
     def _event_time(self, received_at: float, message: Message) -> float:
         if message.publisher is None or message.published_at is None:

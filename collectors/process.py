@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
+import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from collectors.writer import Writer
 from poascope import ending
 from poascope.settings import Settings
 from queries import named
+from queries.estimators.alarm import COLUMNS, MAX_QUIET, Alarm, watch
 from store import Store
 
 log = logging.getLogger("poascope.collect")
@@ -54,6 +56,8 @@ class Collector:
         self.core = Core(settings)
         with self.store.cursor() as cursor:
             (self._last,) = named.resume(cursor).to_pylist()
+            if self._last["signals_at"]:
+                self.core.alarms = remembered(cursor, _unix(self._last["signals_at"]), settings)
         told_until = _unix(self._last["control_at"]) if self._last["control_at"] else 0.0
         self.nats = NatsSource(settings.nats, self._feed, self._recall, self.core.gap, told_until)
         self.metrics = MetricsSource(settings, self.core.feed_samples, self.core.gap)
@@ -175,6 +179,16 @@ def serve(settings: Settings, started: Callable[[Collector], None]) -> None:
         await collector.run(stop)
 
     ending.run(main())
+
+
+def remembered(cursor: duckdb.DuckDBPyConnection, until: float, settings: Settings) -> dict[str, Alarm]:
+    """The early warning of each deployment as the last hour of stored signals leaves it: what it learnt survives a restart."""
+    rows = named.signals(cursor, from_=until - MAX_QUIET).select([*COLUMNS, "deployment"]).to_pylist()
+    found: dict[str, Alarm] = {}
+    for row in rows:
+        row["ts"] = _unix(row["ts"])
+        found[row["deployment"]] = watch(found.get(row["deployment"], Alarm()), row, settings.alarm_signal, settings.slo_ttft_s)
+    return found
 
 
 def signals_subject(deployment: str) -> str:

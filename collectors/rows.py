@@ -60,13 +60,13 @@ SCHEMAS: dict[str, Any] = {
             "title": _STR, "notes": _STR, "author": _STR,
         }
     ),
+    "alarms": pa.schema(
+        {
+            "ts": _TS, "deployment": _STR, "signal": _STR, "event": _STR, "state": _STR, "since": _TS, "value": _F64, "reference": _F64,
+            "lead_s": _F64, "watched_s": _F64, "why": _STR,
+        }
+    ),
     "gaps": pa.schema({"source": _STR, "kind": _STR, "from": _TS, "to": _TS, "count": _U64, "deployment": _STR}),
-}  # fmt: skip
-_TIMES = {table: {f.name for f in schema if f.type == _TS} for table, schema in SCHEMAS.items()}
-
-_LATEST = 253_402_300_800.0  # the year 10000: what reads a time back ends there
-
-# Rows of one table that may wait for a writer that stalls; past it new ones are refused, and counted.
     "games": pa.schema(
         {
             "ts": _TS, "deployment": _STR, "finished": _U32, "costliest": _STR, "cost_s": _F64, "sentence": _STR, "lever": _STR,
@@ -83,6 +83,12 @@ _LATEST = 253_402_300_800.0  # the year 10000: what reads a time back ends there
     "game_loads": pa.schema(
         {"ts": _TS, "deployment": _STR, "role": _STR, "worker_id": _U64, "dp_rank": _U32, "load": _F64, "optimum": _F64}
     ),
+}  # fmt: skip
+_TIMES = {table: {f.name for f in schema if f.type == _TS} for table, schema in SCHEMAS.items()}
+
+_LATEST = 253_402_300_800.0  # the year 10000: what reads a time back ends there
+
+# Rows of one table that may wait for a writer that stalls; past it new ones are refused, and counted.
 MAX_ROWS = 200_000
 
 

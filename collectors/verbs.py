@@ -16,10 +16,12 @@ def register(cli: typer.Typer) -> None:
     """Add this package's verbs to the command line."""
     events, metrics = ("nats_url", "nats_credentials", "namespaces"), ("prometheus_url", "scrape", "scrape_interval_s")
     api = ("api_host", "api_port", "api_token")
-    cli.command("collect")(verb(*events, *metrics, "store", *api, "window_s", "lost_after_s", "preset")(collect))
+    cli.command("collect")(
+        verb(*events, *metrics, "store", *api, "window_s", "lost_after_s", "preset", "regime_source", "alarm_signal")(collect)
+    )
     cli.command("doctor")(verb(*events[:2], *metrics[:2], "store", *api, "caddy_admin_url")(doctor))
     cli.command("record")(verb("nats_url", "nats_credentials", "scrape", "scrape_interval_s")(record))
-    cli.command("import")(verb("store", "window_s", "lost_after_s", "preset")(import_captures))
+    cli.command("import")(verb("store", "window_s", "lost_after_s", "preset", "regime_source", "alarm_signal")(import_captures))
 
 
 def collect(settings: Settings) -> None:

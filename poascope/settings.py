@@ -75,6 +75,19 @@ class Settings:
         env="POASCOPE_PRESET",
         choices=("70b", "340b"),
     )
+    regime_source: str = setting(
+        "censored",
+        "TTFT P99 that the regime is judged by: censored (those still waiting count), events (first tokens only) or "
+        "prometheus (buckets over 60 s, as the paper's controller saw it).",
+        env="POASCOPE_REGIME_SOURCE",
+        choices=("censored", "events", "prometheus"),
+    )
+    alarm_signal: str = setting(
+        "headroom",
+        "Signal of the early warning: headroom, poa_ttft, poa_hat or ttft_ewma.",
+        env="POASCOPE_ALARM_SIGNAL",
+        choices=("headroom", "poa_ttft", "poa_hat", "ttft_ewma"),
+    )
     caddy_admin_url: str = setting(
         "",
         "Admin API of the Caddy gateway that the controller steers; empty: no actuator.",

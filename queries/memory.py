@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from queries.estimators.alarm import Alarm
 from queries.estimators.anarchy import Stay
 from queries.estimators.latency import NO_SAMPLES, Curve, Samples, completed_meanwhile, fit, fit_constant, remember, shortest_usual_s
 from queries.estimators.regime import Regime
@@ -32,6 +33,7 @@ class Memory:
     short: Samples = NO_SAMPLES
     short_since: float | None = None
     regime: Regime = field(default_factory=Regime)
+    alarm: Alarm = field(default_factory=Alarm)
 
 
 def stay(requests: Requests, stage: str, dead: frozenset[int]) -> tuple[Stay, Codes]:

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from queries.estimators import Estimate
+from queries.estimators import Estimate, alarm
 from queries.estimators.anarchy import (
     MIN_FINISHED,
     Lost,
@@ -41,6 +41,12 @@ class PulseConfig(Protocol):
 
     @property
     def preset(self) -> str: ...
+    @property
+    def regime_source(self) -> str: ...
+    @property
+    def alarm_signal(self) -> str: ...
+    @property
+    def slo_ttft_s(self) -> float: ...
 
 
 def _share(everyone: Requests, stage: str, dead: frozenset[int], curve: Curve, counted: Codes, window: Window) -> Share:
@@ -111,25 +117,42 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     return Anarchy(poa, ttft, routing_factor(list(shares.values())), lost, old)
 
 
-def judge(regime: Regime, window: Window, preset: str, silent: bool) -> Regime:
-    """Step the regime every 5 s on the P99 of the last 5 s: the smoothing is the EWMA's task, a longer window would smooth twice.
+def judge(regime: Regime, window: Window, preset: str, silent: bool, source: str = "censored") -> Regime:
+    """Step the regime every 5 s on one of three P99s; `unknown` while what it comes from is silent for three of these steps.
+
+    `prometheus` is what the papers' controller saw: buckets of the last 60 s, in the open one its lower bound. It needs no events, and
+    knows nothing of those who wait. `events` and `censored` look at the last 5 s: the smoothing is the EWMA's task, a longer window would
+    smooth twice; `censored` counts those still waiting at their age.
 
     Below 100 requests that P99 is the worst request of all, so the worst of the whole window counts as its second worst: one that is stuck,
     or whose mark was lost, decides nothing while others are served. A queue that builds has more than one in it.
     """
-    if silent:
+    if source == "prometheus":
+        age = None if window.metrics.as_of is None else window.end - window.metrics.as_of
+        if age is None or age > STALE_AFTER_S:
+            why = "no metrics read yet" if age is None else f"no metrics for more than {STALE_AFTER_S:.0f} s"
+            return Regime("unknown", regime.ewma_s, regime.stepped_at, None, 0, why)
+    elif silent:
         return Regime("unknown", regime.ewma_s, regime.stepped_at, None, 0, f"no events for more than {STALE_AFTER_S:.0f} s")
     if regime.stepped_at is not None and window.end - regime.stepped_at < STEP_S:
         return regime
+    return step(regime, regime_p99(window, source), window.end, THRESHOLDS_S[preset])
+
+
+def regime_p99(window: Window, source: str) -> float | None:
+    """The TTFT P99 that `judge` looks at, in seconds; None when there is none."""
+    if source == "prometheus":
+        seen_p99 = window.metrics.ttft_p99
+        return seen_p99.value if seen_p99 else None
     r, end = window.recent, window.end
     seen = ~r.lost & (r.first_token_at > end - window.window_s) & (r.first_token_at <= end)
     fresh = seen & (r.first_token_at > end - STEP_S)
     seconds = (r.first_token_at - r.arrived_at)[fresh]
-    waiting = end - r.arrived_at[r.open_at(end) & ~(r.first_token_at <= end)]
+    waiting = end - r.arrived_at[r.open_at(end) & ~(r.first_token_at <= end)] if source == "censored" else np.empty(0)
     known = np.sort(np.concatenate([(r.first_token_at - r.arrived_at)[seen], waiting]))
     if len(known) > 1:
         seconds, waiting = np.minimum(seconds, known[-2]), np.minimum(waiting, known[-2])
-    return step(regime, censored_quantile(seconds, waiting, 0.99).value, end, THRESHOLDS_S[preset])
+    return censored_quantile(seconds, waiting, 0.99).value
 
 
 def traffic(window: Window, silent: bool) -> tuple[Row, list[str]]:
@@ -199,7 +222,7 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     age = None if window.events_as_of is None else end - window.events_as_of
     silent = age is None or (age > STALE_AFTER_S and (is_open or window.gaps > 0))
     memory = learn(memory or Memory(), everyone.take(~everyone.lost), end)
-    regime = judge(memory.regime, window, config.preset, silent)
+    regime = judge(memory.regime, window, config.preset, silent, config.regime_source)
     memory = replace(memory, regime=regime)
     row, notes = traffic(window, silent)
     a = anarchy(window, everyone, memory, config.preset, silent)
@@ -249,7 +272,7 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
         "omega": window.omega,
         "quality": [*notes, *window.notes, *window.metrics.notes],
     }
-    return row, memory
+    return row, replace(memory, alarm=alarm.watch(memory.alarm, row, config.alarm_signal, config.slo_ttft_s))
 
 
 def knee(everyone: Requests, memory: Memory, end: float, window_s: float) -> Estimate:
