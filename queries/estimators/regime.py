@@ -33,8 +33,10 @@ def _level(ewma_s: float, thresholds: tuple[float, float], now: int) -> int:
     return max(up, min(now, down))
 
 
-def step(regime: Regime, p99_s: float | None, now: float, thresholds: tuple[float, float]) -> Regime:
-    """One step of 5 s: L̄ = 0.3·L + 0.7·L̄, then the level. `p99_s` None (no requests): the last state is held.
+def step(
+    regime: Regime, p99_s: float | None, now: float, thresholds: tuple[float, float], *, alpha: float = ALPHA, dwell_s: float = MIN_DWELL_S
+) -> Regime:
+    """One step of 5 s: L̄ = α·L + (1−α)·L̄, then the level. `p99_s` None (no requests): the last state is held.
 
     Leaving downwards takes a dwell of 10 s. A smoothed value remembers a saturation for half a minute after it is over, so when two
     steps in a row have L itself under the level that L̄ is to leave, L̄ starts again from L; the papers' loop would stay wrong that long.
@@ -42,13 +44,13 @@ def step(regime: Regime, p99_s: float | None, now: float, thresholds: tuple[floa
     if p99_s is None:
         held = "no requests: last state held" if regime.name in REGIMES else "no requests yet"
         return replace(regime, stepped_at=now, calm_steps=0, held=held)
-    ewma = ALPHA * p99_s + (1 - ALPHA) * (regime.ewma_s or 0.0)
+    ewma = alpha * p99_s + (1 - alpha) * (regime.ewma_s or 0.0)
     level = REGIMES.index(regime.name) if regime.name in REGIMES else 0
     calm = regime.calm_steps + 1 if level > 0 and p99_s <= LEAVE_RATIO * thresholds[level - 1] else 0
     if calm >= 2:
         ewma, calm = min(ewma, p99_s), 0
     wanted = _level(ewma, thresholds, level)
-    dwelt = regime.since is None or now - regime.since >= MIN_DWELL_S
+    dwelt = regime.since is None or now - regime.since >= dwell_s
     if regime.name in REGIMES and (wanted == level or (wanted < level and not dwelt)):
         return replace(regime, ewma_s=ewma, stepped_at=now, calm_steps=calm, held=None)
     return Regime(REGIMES[wanted], ewma, now, now, 0 if wanted != level else calm, None)
