@@ -1,31 +1,37 @@
 """The gateway actuator: a target's (τ, ω) → the frontend with exactly these → Caddy sends new requests there.
 
-Streams that are open stay on the frontend where they began; Caddy drains them. But each change makes Caddy start its server anew,
-and a request that arrives in this instant may find its connection closed before any answer (measured: 23 of 4,150 requests
-in 100 changes at 250 requests/s; none in 740 requests of a spike at 15/s). Clients that retry a connection closed unanswered do not notice.
+Streams that are open stay on the frontend where they began. How a change comes about, Caddy's own configuration says:
+
+- upstream `{file./path}`: Caddy reads the file for each request, and we write the address into it. Nothing is lost (docs/measured.md), and
+  what is in force survives Caddy's restart. Caddy and the controller must see the same file.
+- a plain address: we change it through the admin API. Each change makes Caddy start its server anew, and a request that arrives in this
+  instant may find its connection closed before any answer (measured: 23 of 4,150 in 100 changes). Clients that retry it do not notice.
 """
 
 import asyncio
 import logging
+import os
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
 from controller.bus import Bus, Stored
 from controller.loop import Ear
-from controller.protocol import REGIMES, Ack, Target
+from controller.protocol import Ack, InForce, Renewal, Safe, Target, in_force
 from poascope.errors import Misconfigured, PoascopeError, Unreachable
 from poascope.settings import Profile
 
 log = logging.getLogger("poascope.gateway")
 
 REPLICA = "gateway"
+PLACEHOLDER = re.compile(r"\{file\.(.+)\}")
 HANDLER_ID = "poascope-gateway"
 INTERVAL_S = 2.0
 LISTEN_S = 2.5  # two pulses: hear who else is there before acting for the first
-GRACE_S = 15.0  # for the controller to end an override itself
 
 
 def profile_for(profiles: tuple[Profile, ...], tau: float, omega: float) -> Profile:
@@ -66,20 +72,46 @@ class Gateway:
         except ValueError as error:
             raise PoascopeError(f"gateway: {self.url} - answers, but not as Caddy's admin API does") from error
 
-    async def in_force(self) -> Profile | None:
-        """Where Caddy sends new requests now; None when that is not exactly one of the profiles."""
+    async def _address(self) -> str:
+        """The one upstream as Caddy's configuration has it, "" where there are none or several."""
         match await self._ask("GET"):
             case [{"dial": str(address)}]:
-                return self._dials.get(address)
-        return None
+                return address
+        return ""
+
+    async def in_force(self) -> Profile | None:
+        """Where Caddy sends new requests now; None when that is not exactly one of the profiles."""
+        address = await self._address()
+        file = PLACEHOLDER.fullmatch(address)
+        return self._dials.get(_read(Path(file[1])) if file else address)
 
     async def move(self, profile: Profile) -> None:
         """Send new requests to this profile, and see that Caddy has it."""
-        await self._ask("PATCH", [{"dial": dial(profile)}])
+        if file := PLACEHOLDER.fullmatch(await self._address()):
+            _write(Path(file[1]), dial(profile))
+        else:
+            await self._ask("PATCH", [{"dial": dial(profile)}])
         if await self.in_force() != profile:
             raise PoascopeError(
                 f"gateway: {profile.name} - Caddy took the change but does not show it; does something else write its config?"
             )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PoascopeError(f"gateway: {path} - Caddy's upstream cannot be read ({error}); is this the machine that it runs on?") from error
+
+
+def _write(path: Path, address: str) -> None:
+    """At once or not at all: Caddy may read it at any moment."""
+    try:
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(address)
+        os.replace(partial, path)  # noqa: PTH105
+    except OSError as error:
+        raise PoascopeError(f"gateway: {path} - Caddy's upstream cannot be written ({error})") from error
 
 
 class Actuator:
@@ -89,17 +121,27 @@ class Actuator:
     When that is several it acts for none of them and says so.
     """
 
-    def __init__(self, bus: Bus, ear: Ear, gateway: Gateway, deployment: str = "", clock: Callable[[], float] = time.time) -> None:
-        self.bus, self.ear, self.gateway, self.clock = bus, ear, gateway, clock
+    def __init__(
+        self,
+        bus: Bus,
+        ear: Ear,
+        gateway: Gateway,
+        deployment: str = "",
+        clock: Callable[[], float] = time.time,
+        safe: Safe = Safe(),  # noqa: B008
+    ) -> None:
+        self.bus, self.ear, self.gateway, self.clock, self.safe = bus, ear, gateway, clock, safe
         self._named = (deployment,) if deployment else ear.namespaces
         self._turn = asyncio.Lock()
         self._served: str | None = None
         self._target: Stored[Target] = Stored()
+        self._renewal = Renewal()
+        self._late: tuple[int, str] | None = None
         self._acked: dict[str, Ack] = {}
         self._away = False
 
     async def run(self) -> None:
-        """Until cancelled. Without NATS the last target stays applied until it expires."""
+        """Until cancelled. Without NATS the last target stays applied until its override or its lease ends."""
         if not self._named:
             await asyncio.sleep(LISTEN_S)
         async with asyncio.TaskGroup() as tasks:
@@ -122,8 +164,12 @@ class Actuator:
             try:
                 candidates = await self._candidates()
                 if len(candidates) == 1:
-                    self._served, self._target = candidates[0], await self.bus.target(candidates[0])
-                elif candidates and not self._left_over():
+                    if candidates[0] != self._served:
+                        self._served, self._target, self._renewal = candidates[0], Stored(), Renewal()
+                    lease = await self.bus.lease(candidates[0])
+                    self._renewal = self._renewal.hear(lease.revision, lease.at, self.clock())
+                    self._target = await self.bus.target(candidates[0])
+                elif candidates and not self._fallback():
                     self._served = None
                     await self._refuse(candidates)
                 self._away = False
@@ -134,10 +180,17 @@ class Actuator:
             if self._served:
                 await self._settle(self._served, self._target)
 
-    def _left_over(self) -> bool:
-        """An override that we applied is past its end, and its controller has not ended it."""
-        ends = self._target.value and self._target.value.expires_at
-        return bool(self._served and ends and self.clock() > ends + GRACE_S)
+    def _in_force(self, target: Target) -> InForce:
+        return in_force(target, self._renewal.at, self.clock(), self.safe)
+
+    def _fallback(self) -> str | None:
+        """Why the safe parameters are in force instead of the target's; in the words of the moment at which that began."""
+        said = self._target.value and self._in_force(self._target.value).fallback
+        if not (self._served and said):
+            self._late = None
+        elif self._late is None or self._late[0] != self._target.revision:
+            self._late = self._target.revision, said
+        return self._late and self._late[1]
 
     async def _candidates(self) -> tuple[str, ...]:
         if self._named or self.ear.heard():
@@ -156,15 +209,13 @@ class Actuator:
             )
 
     async def _settle(self, deployment: str, stored: Stored[Target]) -> None:
-        target, moved, late = stored.value, False, None
+        target, moved, late = stored.value, False, self._fallback()
         now_there: Profile | None = None
         try:
             now_there = await self.gateway.in_force()
             if target:
-                wanted = profile_for(self.gateway.profiles, target.tau, target.omega)
-                if self._left_over():
-                    wanted = profile_for(self.gateway.profiles, *REGIMES["below"])
-                    late = f"target: revision {stored.revision} - expired, and no newer one came from the controller; back to the defaults"
+                now = self._in_force(target)
+                wanted = profile_for(self.gateway.profiles, now.tau, now.omega)
                 if now_there != wanted:
                     await self.gateway.move(wanted)
                     now_there, moved = wanted, True

@@ -58,6 +58,7 @@ async def _control(settings: Settings) -> None:
     from controller.gateway import Actuator, Gateway
     from controller.loop import Controller, Ear
     from controller.policy import Config
+    from controller.protocol import Safe
 
     config = Config(min_dwell_s=settings.min_dwell_s, max_switches=settings.max_switches, lease_s=settings.lease_s)
     async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
@@ -68,7 +69,8 @@ async def _control(settings: Settings) -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(Controller(bus, ear, config).run())
                 if gateway:
-                    tasks.create_task(Actuator(bus, ear, gateway, settings.gateway_namespace).run())
+                    safe = Safe(settings.safe_tau, settings.safe_omega)
+                    tasks.create_task(Actuator(bus, ear, gateway, settings.gateway_namespace, safe=safe).run())
 
 
 def seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Caddy's configuration: one reverse proxy whose upstream the controller moves through the admin API."""
+"""Caddy's configuration: one reverse proxy that reads for each request where to send it; the controller writes that file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,17 +24,18 @@ class Access:
     duration_s: float | None
 
 
-def caddy_config(*, port: int, admin_port: int, upstream: str, access_log: Path) -> dict[str, Any]:
-    """Every request to `upstream` (host:port), streams unbuffered and never timed out.
+def caddy_config(*, port: int, admin_port: int, upstream: Path | str, access_log: Path) -> dict[str, Any]:
+    """Every request to `upstream`, streams unbuffered and never timed out.
 
-    `PATCH /id/poascope-gateway/upstreams` moves new requests. The access log gives each request's `uuid`, which Dynamo takes from
-    the header, so that NATS events and the answer (`chatcmpl-<uuid>`) carry it too, and its `upstream`. That also stands in a
-    response header, because Caddy appends nothing to the log line of a stream that is cut.
+    A path: a file that holds host:port; rewriting it moves new requests and loses none. A plain host:port is moved through the admin API
+    (`PATCH /id/poascope-gateway/upstreams`), by which Caddy starts its server anew. The access log gives each request's `uuid`, which
+    Dynamo takes from the header, so that NATS events and the answer (`chatcmpl-<uuid>`) carry it too, and its `upstream`. That also
+    stands in a response header, because Caddy appends nothing to the log line of a stream that is cut.
     """
     proxy = {
         "@id": HANDLER_ID,
         "handler": "reverse_proxy",
-        "upstreams": [{"dial": upstream}],
+        "upstreams": [{"dial": f"{{file.{upstream}}}" if isinstance(upstream, Path) else upstream}],
         "flush_interval": -1,
         "headers": {
             "request": {"set": {REQUEST_ID_HEADER: ["{http.request.uuid}"]}},

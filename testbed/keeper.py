@@ -130,8 +130,10 @@ class Keeper:
         self.files.access_log.unlink(missing_ok=True)
         write_model(self.files.model)
         write_timing(self.files.timing, self.spec.timing)
-        upstream = f"127.0.0.1:{self.ports.frontends[0]}"
-        config = caddy_config(port=self.ports.gateway, admin_port=self.ports.admin, upstream=upstream, access_log=self.files.access_log)
+        self.files.upstream.write_text(f"127.0.0.1:{self.ports.frontends[0]}")
+        config = caddy_config(
+            port=self.ports.gateway, admin_port=self.ports.admin, upstream=self.files.upstream, access_log=self.files.access_log
+        )
         self.files.caddy_config.write_text(json.dumps(config, indent=1))
         self.files.config.write_text(self._poascope_toml())
 

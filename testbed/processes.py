@@ -51,6 +51,10 @@ class Files:
         return self.dir / "access.jsonl"
 
     @property
+    def upstream(self) -> Path:
+        return self.dir / "upstream"
+
+    @property
     def caddy_config(self) -> Path:
         return self.dir / "caddy.json"
 

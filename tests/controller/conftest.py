@@ -25,13 +25,18 @@ EVENTS = 12
 
 
 class Caddy:
-    """A gateway that a test may kill and start again; it comes back pointing at its first upstream."""
+    """A gateway that a test may kill and start again. It reads its upstream from a file, or has it `fixed` in its configuration; then it
+    comes back pointing at the first one."""
 
-    def __init__(self, folder: Path, upstream: str) -> None:
+    def __init__(self, folder: Path, upstream: str, *, fixed: bool = False) -> None:
         self.folder, self.port, self.admin_port = folder, free_port(), free_port()
         self.url, self.admin_url = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.admin_port}"
         folder.mkdir()
-        config = caddy_config(port=self.port, admin_port=self.admin_port, upstream=upstream, access_log=folder / "access.log")
+        self.upstream = folder / "upstream"
+        self.upstream.write_text(upstream)
+        config = caddy_config(
+            port=self.port, admin_port=self.admin_port, upstream=upstream if fixed else self.upstream, access_log=folder / "access.log"
+        )
         (folder / "caddy.json").write_text(json.dumps(config))
         self.process: subprocess.Popen[bytes] | None = None
 

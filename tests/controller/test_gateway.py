@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,12 +13,12 @@ import pytest
 from controller.bus import Bus, Stored
 from controller.gateway import Actuator, Gateway, dial, profile_for
 from controller.loop import Controller, Ear
-from controller.protocol import Ack, Target
+from controller.protocol import Ack, Safe, Target
 from poascope import ending
 from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Profile
 from tests.conftest import NatsServer
-from tests.controller.conftest import EVENTS, Caddy, intent, pulse, until
+from tests.controller.conftest import EVENTS, Caddy, arm, intent, pulse, until
 
 Profiles = tuple[Profile, ...]
 
@@ -39,12 +40,13 @@ async def actuating(
     deployment: str = "",
     clock: Callable[[], float] = time.time,
     control: bool = True,
+    safe: Safe = Safe(),  # noqa: B008
 ) -> AsyncIterator[None]:
     """A controller (or none) and the actuator, cut off at the end as by a kill."""
     ear = Ear(namespaces)
     await ear.listen(bus)
     async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
-        actuator = Actuator(bus, ear, Gateway(caddy.admin_url, profiles, client), deployment, clock)
+        actuator = Actuator(bus, ear, Gateway(caddy.admin_url, profiles, client), deployment, clock, safe)
         tasks = [asyncio.create_task(actuator.run())] + ([asyncio.create_task(Controller(bus, ear).run())] if control else [])
         yield
         await ending.end(tasks)
@@ -143,7 +145,7 @@ async def test_parameters_that_no_frontend_has_are_refused_by_naming_those_that_
 async def test_a_dead_gateway_is_acknowledged_as_an_error_and_put_right_when_it_is_back(
     bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
 ) -> None:
-    """Caddy killed and restarted comes back with its old configuration; the target is applied to it again."""
+    """Caddy killed and restarted is acknowledged anew, as soon as it answers."""
     async with actuating(bus, caddy, profiles):
         await bus.put_intent("dynamo", intent(), time.time())
         await acked(bus, lambda ack: ack.tau == 0.7)
@@ -185,7 +187,7 @@ async def _newer(bus: Bus, revision: int) -> bool:
 async def test_without_nats_the_last_target_stays_and_new_ones_are_taken_afterwards(
     bus: Bus, nats_server: NatsServer, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
 ) -> None:
-    """The gateway goes on serving; even a Caddy that restarts meanwhile is put right from memory."""
+    """The gateway goes on serving, also a Caddy that restarts meanwhile."""
     async with actuating(bus, caddy, profiles):
         await bus.put_intent("dynamo", intent(), time.time())
         await acked(bus, lambda ack: ack.tau == 0.7)
@@ -208,17 +210,76 @@ async def _connected(bus: Bus) -> bool:
     return bus.client.is_connected
 
 
-async def test_an_override_whose_controller_died_ends_at_the_actuator(
-    bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [({"expires_at": 16}, "the override ended"), ({"decided_at": 40}, "the controller has not renewed the target")],
+)
+async def test_what_nobody_stands_behind_any_more_ends_at_the_actuator(
+    late: dict[str, float], said: str, bus: Bus, caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient
 ) -> None:
-    """Past its end and a short grace the gateway goes back to the defaults by itself, and says that the target is late."""
-    await bus.put_target("dynamo", target(expires_at=time.time() - 16), 0)
-    async with actuating(bus, caddy, profiles, control=False):
+    """Past an override's end, or the lease, the gateway goes to the safe parameters by itself, says so once, and comes back."""
+    ago = {name: time.time() - seconds for name, seconds in late.items()}
+    await bus.put_target("dynamo", target(lease_s=30, **ago), 0)
+    async with actuating(bus, caddy, profiles, control=False, safe=Safe(0.8, 0.1)):
         stored = await acked(bus, lambda ack: ack.error is not None)
         assert stored.value is not None
-        assert stored.value.tau == 0.0
-        assert "expired, and no newer one came from the controller" in (stored.value.error or "")
-        assert await served_by(http, caddy) == "default"
+        assert (stored.value.tau, stored.value.omega) == (0.8, 0.1)
+        assert said in (stored.value.error or "")
+        assert "back to safe τ 0.8, ω 0.1" in (stored.value.error or "")
+        assert await served_by(http, caddy) == "spread"
+        await asyncio.sleep(1)
+        assert (await bus.ack("dynamo", "gateway")).revision == stored.revision
+        if "decided_at" in late:
+            await bus.renew("dynamo", 1, time.time())
+            await acked(bus, lambda ack: ack.error is None and ack.tau == 0.7)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+async def test_both_kinds_of_upstream_are_moved_and_read_back(
+    fixed: bool, bus: Bus, tmp_path: Path, profiles: Profiles, http: httpx.AsyncClient
+) -> None:
+    """Caddy's own configuration says how; somebody else's change is put right. Restarted, one comes back where it was."""
+    caddy = Caddy(tmp_path / "other", dial(profiles[0]), fixed=fixed)
+    caddy.start()
+    try:
+        gateway = Gateway(caddy.admin_url, profiles, http)
+        assert await gateway.in_force() == profiles[0]
+        await gateway.move(profiles[1])
+        assert await gateway.in_force() == profiles[1]
+        assert await served_by(http, caddy) == "tuned"
+        caddy.kill()
+        caddy.start()
+        assert await gateway.in_force() == (profiles[0] if fixed else profiles[1])
+        if not fixed:
+            caddy.upstream.write_text("127.0.0.1:1")
+            assert await gateway.in_force() is None
+            caddy.upstream.unlink()
+            with pytest.raises(PoascopeError, match="is this the machine that it runs on"):
+                await gateway.in_force()
+    finally:
+        caddy.kill()
+
+
+async def test_no_request_is_lost_to_a_change(caddy: Caddy, profiles: Profiles, http: httpx.AsyncClient) -> None:
+    """While the upstream file changes a hundred times, every request is answered, and by one of the frontends it named."""
+    gateway, answered, over = Gateway(caddy.admin_url, profiles, http), set[str](), False
+
+    async def ask() -> int:
+        count = 0
+        while not over:
+            async with http.stream("GET", caddy.url) as response:
+                answered.add((await anext(response.aiter_lines())).split()[1])
+            count += 1
+        return count
+
+    async with asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(ask()) for _ in range(4)]
+        for n in range(100):
+            await gateway.move(profiles[n % 2])
+            await asyncio.sleep(0.01)
+        over = True
+    assert sum(task.result() for task in asking) > 100
+    assert answered == {"default", "tuned"}
 
 
 async def test_a_gateway_before_several_deployments_acts_for_none(
@@ -243,6 +304,7 @@ async def test_a_gateway_before_several_deployments_acts_for_none(
 async def test_the_one_deployment_that_is_heard_is_the_gateways(bus: Bus, caddy: Caddy, profiles: Profiles) -> None:
     """Old keys of others in the bucket do not count; when none is heard, the last one served still does."""
     await bus.put_target("gone", target(tau=0.8, omega=0.1), 0)
+    await arm(bus)
     async with actuating(bus, caddy, profiles, namespaces=()):
         await pulse(bus, regime="transition")
         await acked(bus, lambda ack: ack.tau == 0.7)

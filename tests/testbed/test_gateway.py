@@ -46,11 +46,15 @@ def upstreams() -> Iterator[list[int]]:
         thread.join()
 
 
-def test_new_requests_follow_the_upstreams_and_the_log_says_where_each_went(upstreams: list[int], tmp_path: Path) -> None:
-    """PATCH on the handler's id moves new requests; every line of the log has upstream and request id, also that of a cut answer."""
+@pytest.mark.parametrize("by", ["file", "admin"])
+def test_new_requests_follow_the_upstreams_and_the_log_says_where_each_went(by: str, upstreams: list[int], tmp_path: Path) -> None:
+    """Rewriting the file, or PATCH on the handler's id, moves new requests; the log has upstream and request id, also of a cut answer."""
     port, admin = free_port(), free_port()
-    log, config = tmp_path / "access.jsonl", tmp_path / "caddy.json"
-    config.write_text(json.dumps(caddy_config(port=port, admin_port=admin, upstream=f"127.0.0.1:{upstreams[0]}", access_log=log)))
+    log, config, file = tmp_path / "access.jsonl", tmp_path / "caddy.json", tmp_path / "upstream"
+    first = f"127.0.0.1:{upstreams[0]}"
+    file.write_text(first)
+    made = caddy_config(port=port, admin_port=admin, upstream=file if by == "file" else first, access_log=log)
+    config.write_text(json.dumps(made))
     program = Path(sys.executable).parent / "caddy"
     caddy = subprocess.Popen([program, "run", "--config", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -59,8 +63,12 @@ def test_new_requests_follow_the_upstreams_and_the_log_says_where_each_went(upst
         headers = {"Connection": "close"}
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as client:
             answers = [client.get("/first").text.split()]
-            moved = [{"dial": f"127.0.0.1:{upstreams[1]}"}]
-            assert httpx.patch(f"http://127.0.0.1:{admin}/id/{HANDLER_ID}/upstreams", json=moved, trust_env=False).status_code == 200
+            second = f"127.0.0.1:{upstreams[1]}"
+            if by == "file":
+                file.write_text(second)
+            else:
+                moved = httpx.patch(f"http://127.0.0.1:{admin}/id/{HANDLER_ID}/upstreams", json=[{"dial": second}], trust_env=False)
+                assert moved.status_code == 200
             answers.append(client.get("/second").text.split())
             with pytest.raises(httpx.RemoteProtocolError):
                 client.get("/cut")
