@@ -264,9 +264,11 @@ class Deployment:
         and a prompt of which nothing was stored was there already, if the router said so too.
         """
         worker, tokens, read_at = request.prefill or request.decode, request.source.token_sequence, request.prefill_done_at
-        if worker is None or not tokens or worker not in self.prefixes.caches:
+        if worker is None or not tokens:
             return None, None, None
         read_at, full = read_at or request.first_token_at or request.ended_at, len(tokens)
+        if worker not in self.prefixes.caches:
+            return (None, full, None) if said is not None and said >= full else (None, None, None)
         held = self.prefixes.overlaps(tokens, request.arrived_at)
         stored = self.prefixes.computed(worker, request.arrived_at, read_at, full, said, None if held is None else tokens[-1])
         if held is None:
@@ -314,6 +316,8 @@ class Deployment:
         silent, served = self._kv_silent()
         if silent:
             notes.append(f"kv_events: none from {silent} of {served} workers")
+        if self.prefixes.forgotten:
+            notes.append(f"kv_events: {self.prefixes.forgotten} of the oldest blocks forgotten, so overlaps may be understated")
         return tuple(notes)
 
     def _kv_silent(self) -> tuple[int, int]:

@@ -107,10 +107,11 @@ class Prefixes:
         if event.kind == "stored" and event.block_hashes:
             self._chain(at, event)
         self._changes += 1
-        if self._changes % 256 == 0 and sum(cache.weight() for cache in self.caches.values()) > MAX_TOTAL:
-            heaviest = max(self.caches.values(), key=Cache.weight)
-            heaviest.forget(MAX_TOTAL // 100)
-            self.forgotten += MAX_TOTAL // 100
+        if self._changes % 256 == 0 and (total := sum(cache.weight() for cache in self.caches.values())) > MAX_TOTAL:
+            share = 1 - 0.9 * MAX_TOTAL / total
+            for cache in self.caches.values():
+                cache.forget(int(share * cache.weight()))
+            self.forgotten += total - sum(cache.weight() for cache in self.caches.values())
 
     def _chain(self, at: float, event: KvChange) -> None:
         parent, depth = event.parent_hash, 0

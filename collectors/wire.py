@@ -308,7 +308,9 @@ def _active_sequence(payload: bytes) -> Added | Marked | Freed:
     if isinstance(said.data, str) or said.data.AddRequest is None:
         raise _Refused("unknown step of a request's life")
     add = said.data.AddRequest
-    hint = add.prefill_load_hint.initial_effective_prefill_tokens if add.prefill_load_hint else None
+    # A prompt that is wholly cached comes without a hint: the router tracks its prefill, and there is none.
+    nothing_left = 0 if add.track_prefill_tokens else None
+    hint = add.prefill_load_hint.initial_effective_prefill_tokens if add.prefill_load_hint else nothing_left
     tokens = None if add.token_sequence is None else _hashes(add.token_sequence)
     prefilled = None if add.track_prefill_tokens is None else not add.track_prefill_tokens
     return Added(

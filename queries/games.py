@@ -227,7 +227,7 @@ def games(window: Window, signals: Mapping[str, Any], memory: Memory, config: Ga
     row, loop, notes = resources(window, everyone, memory, config)
     silent, publishing = window.kv_silent, window.kv_served
     if silent:
-        notes.append(f"cache: no KV events from {silent} of {publishing} workers, so what they held is unknown")
+        notes.append(f"cache: no KV events from {silent} of {publishing} workers, so what only they held is unknown")
     if done.any():
         for name, value in (("possible", found.possible_ratio), ("chosen", found.chosen_ratio), ("realised", realised)):
             if value is None:

@@ -4,7 +4,7 @@ One model answers all of it. A request passes a prefill pool of k servers, each 
 workers slow down with the requests they share:
 
     prefill_s(X) = f_p(1) + W(X)       W: the wait of M/G/k by Allen and Cunneen, at X requests a second
-    decode_s(X)  = f_d(n), n = X·decode_s(X)/m      by Little's law, so (f_d(1) − b)/(1 − X·b/m) with b the slope of f_d
+    decode_s(X)  = f_d(n), n = X·decode_s(X)/m      by Little's law, so (f_d(1) − b)/(1 − X·b/m) with b the slope of f_d; f_d(1) at least
 
 As many requests stay in flight as now (a closed loop, as users who wait for their answer are), so X solves N = X·(prefill_s + decode_s).
 """
@@ -56,7 +56,8 @@ class Loop:
     def decode_s(self, per_s: float, workers: int) -> float:
         slope = self.decode.slope_s
         room = 1 - per_s * slope / workers
-        return (float(self.decode.at(1)) - slope) / room if room > 0 else math.inf
+        alone = float(self.decode.at(1))
+        return max(alone, (alone - slope) / room) if room > 0 else math.inf
 
     def per_s(self, prefill_workers: int, decode_workers: int) -> float:
         """Requests served a second with these workers: the X at which N are in flight. Bisection, since both stages grow with X."""
