@@ -28,6 +28,7 @@ from poascope.settings import Settings
 from queries import named
 from queries.estimators.alarm import COLUMNS, MAX_QUIET, Alarm, watch
 from store import Store
+from store.retention import Limits, Retention
 
 log = logging.getLogger("poascope.collect")
 
@@ -61,7 +62,7 @@ class Collector:
         told_until = _unix(self._last["control_at"]) if self._last["control_at"] else 0.0
         self.nats = NatsSource(settings.nats, self._feed, self._recall, self.core.gap, told_until)
         self.metrics = MetricsSource(settings, self.core.feed_samples, self.core.gap)
-        self.writer = Writer(self.store, self.core.take, lambda: self.core.rows.dropped, self.core.gap)
+        self.writer = Writer(self.store, self.core.take, lambda: self.core.rows.dropped, self.core.gap, self._retention())
         self.supervisor = Supervisor()
         self.pulsed_at: float | None = None
         self.pulse_s = self.pulse_s_total = 0.0
@@ -138,6 +139,10 @@ class Collector:
             row = await self._outbox.get()
             await self.nats.publish(signals_subject(row["deployment"]), msgspec.json.encode(row, enc_hook=_plain))
 
+    def _retention(self) -> Retention:
+        kept = self.settings
+        return Retention(self.store, Limits(kept.retain_raw_days, kept.retain_raw_gb, kept.retain_rollup_days))
+
     def _readiness(self) -> dict[str, Any]:
         return readiness(self, time.time())
 
@@ -158,6 +163,9 @@ class Collector:
             "rows_refused_total": self.writer.refused,
             "rows_dropped_total": self.core.rows.dropped,
             "rows_waiting": len(self.core.rows),
+            "rows_deleted_total": self.writer.deleted,
+            "store_used_bytes": self.writer.used_bytes,
+            "retention_seconds": self.writer.turn_s,
             "flush_seconds": self.writer.flush_s,
             "flush_seconds_total": self.writer.flush_s_total,
             "pulse_seconds": self.pulse_s,

@@ -4,17 +4,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import duckdb
 import pyarrow as pa
 
 from poascope.errors import PoascopeError
 from store import Store
+from store.retention import Retention
 
 log = logging.getLogger("poascope.collect")
 
 FLUSH_S = 0.5
 RETRY_S = 2.0
+TURN_S = 30.0
 # What no retry helps: the rows themselves do not fit the table. Everything else (disk, memory) may pass.
 _ROWS_AT_FAULT = (duckdb.ProgrammingError, duckdb.DataError, duckdb.IntegrityError, duckdb.NotSupportedError)
 
@@ -25,8 +28,16 @@ OnGap = Callable[[str, str, float, float | None, int | None], None]
 class Writer:
     """Takes rows when the last flush is done, so what waits is bounded by the buffer they come from. `trouble` is empty while it works."""
 
-    def __init__(self, store: Store, take: Callable[[], Tables], dropped: Callable[[], int], on_gap: OnGap) -> None:
-        self._store, self._take, self._dropped, self._on_gap = store, take, dropped, on_gap
+    def __init__(
+        self,
+        store: Store,
+        take: Callable[[], Tables],
+        dropped: Callable[[], int],
+        on_gap: OnGap,
+        retention: Retention | None = None,
+    ) -> None:
+        self._store, self._take, self._dropped, self._on_gap, self._retention = store, take, dropped, on_gap, retention
+        self._turned_at = time.monotonic()
         self._waiting: Tables = {}
         self._writing: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -35,7 +46,8 @@ class Writer:
         self.trouble = ""
         self.written_at: float | None = None
         self.rows = self.refused = 0
-        self.flush_s = self.flush_s_total = 0.0
+        self.flush_s = self.flush_s_total = self.turn_s = 0.0
+        self.deleted = self.used_bytes = 0
 
     def wake(self) -> None:
         """Flush now: rows that somebody waits for are there."""
@@ -50,6 +62,20 @@ class Writer:
                 pass
             self._wake.clear()
             await self.flush()
+            if self._retention and not self.trouble and time.monotonic() - self._turned_at > TURN_S:
+                await self._turn(self._retention)
+
+    async def _turn(self, retention: Retention) -> None:
+        """Retention's share of this thread; what it cannot do now it does the next time."""
+        began = time.perf_counter()
+        try:
+            turn = await asyncio.to_thread(retention.turn, datetime.now(UTC).replace(tzinfo=None))
+        except PoascopeError as error:
+            log.warning("%s", error)
+        else:
+            self.deleted += turn.deleted
+            self.used_bytes = turn.used_bytes
+        self._turned_at, self.turn_s = time.monotonic(), time.perf_counter() - began
 
     async def flush(self) -> None:
         """Write everything there is; on failure it is kept, `trouble` says why, and the next flush tries it again.

@@ -59,6 +59,19 @@ class Settings:
     scrape: tuple[str, ...] = setting((), "Base URLs whose /metrics are scraped when there is no Prometheus.", env="POASCOPE_SCRAPE")
     scrape_interval_s: float = setting(5.0, "Seconds between two reads of the metrics.", env="POASCOPE_SCRAPE_INTERVAL_S", low=1, high=60)
     store: str = setting("poascope.duckdb", "The DuckDB file; one process writes it.", env="POASCOPE_STORE")
+    retain_raw_days: float = setting(
+        7.0, "Days that raw rows are kept; older spans are answered from rollups.", env="POASCOPE_RETAIN_RAW_DAYS", low=0.05, high=3650
+    )
+    retain_raw_gb: float = setting(
+        20.0, "GB in use in the store's file past which the oldest raw rows go earlier.", env="POASCOPE_RETAIN_RAW_GB", low=0.05, high=100_000
+    )
+    retain_rollup_days: float = setting(
+        400.0,
+        "Days that rollups of 1 min, decisions, gaps and incidents are kept (rollups of 10 s: a tenth of it).",
+        env="POASCOPE_RETAIN_ROLLUP_DAYS",
+        low=1,
+        high=36_500,
+    )
     api_host: str = setting("127.0.0.1", "Address the read API binds.", env="POASCOPE_API_HOST")
     api_port: int = setting(8600, "Port of the read API.", env="POASCOPE_API_PORT", low=0, high=65535)
     api_token: str = setting("", "Token of the read API; required off loopback.", env="POASCOPE_API_TOKEN", secret=True)

@@ -5,16 +5,19 @@ import fcntl
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from poascope.errors import PoascopeError
+from store import rollups
 from store.migrations import check, migrate, migrations
 
+T = TypeVar("T")
 MEMORY_LIMIT = "512MB"
 _OWNER = re.compile(r"\(PID (\d+)\)")
 # No extension is ever fetched: a query must not wait for, or depend on, the network.
@@ -61,7 +64,10 @@ class Store:
         self.append_all({table: rows})
 
     def append_all(self, tables: Mapping[str, pa.Table]) -> None:
-        """Add rows to several tables, all or none of them. Raises PoascopeError; its cause is DuckDB's own error."""
+        """Add rows to several tables, and to the rollups what these rows are in short: all or none of it.
+
+        Raises PoascopeError; its cause is DuckDB's own error.
+        """
         given = {name: rows for name, rows in tables.items() if rows.num_rows}
         if not given:
             return
@@ -73,6 +79,7 @@ class Store:
                     cursor.register("incoming", rows)
                     columns = ", ".join(f'"{column}"' for column in rows.column_names)
                     cursor.execute(f'INSERT INTO "{name}" ({columns}) SELECT {columns} FROM incoming')
+                    rollups.add(cursor, name, f'(SELECT * FROM "{name}" WHERE false UNION ALL BY NAME SELECT * FROM incoming)')
                     cursor.unregister("incoming")
                 cursor.execute("COMMIT")
             except duckdb.Error as error:
@@ -80,6 +87,22 @@ class Store:
                     self._reopen()
                 what = ", ".join(f"{rows.num_rows} rows of {name}" for name, rows in given.items())
                 raise PoascopeError(f"store: {self.path} - {what} not written ({_first_line(error)})") from error
+            finally:
+                cursor.close()
+
+    def change(self, what: str, within: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """Run `within` as one transaction between two appends. Raises PoascopeError naming `what` was not done; then nothing changed."""
+        with self._writing:
+            cursor = self._connection.cursor()
+            try:
+                cursor.execute("BEGIN")
+                done = within(cursor)
+                cursor.execute("COMMIT")
+                return done
+            except duckdb.Error as error:
+                if isinstance(error, duckdb.FatalException):
+                    self._reopen()
+                raise PoascopeError(f"store: {self.path} - {what} not done ({_first_line(error)})") from error
             finally:
                 cursor.close()
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import duckdb
 
 from poascope.errors import PoascopeError
+from store import rollups
 
 SCHEMA = Path(__file__).parent / "schema"
+ROLLUPS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ def migrate(connection: duckdb.DuckDBPyConnection, path: str, known: list[Migrat
                 "CREATE TABLE IF NOT EXISTS schema_migrations (number INTEGER PRIMARY KEY, name VARCHAR, applied_at TIMESTAMP)"
             )
             connection.execute(migration.sql)
+            if migration.number == ROLLUPS:
+                rollups.cover(connection)  # of the rows that are there already: from now on each append brings its own
             connection.execute(
                 "INSERT INTO schema_migrations VALUES ($number, $name, $at)",
                 {"number": migration.number, "name": migration.name, "at": datetime.now(UTC).replace(tzinfo=None)},
