@@ -127,6 +127,15 @@ class Settings:
         6, "Most automatic changes of the parameters within ten minutes.", env="POASCOPE_MAX_SWITCHES", low=0, high=100
     )
     operator: str = setting("", "Who signs an override; default: the user running the process.", env="POASCOPE_OPERATOR")
+    operators: tuple[str, ...] = setting(
+        (), "Who may send overrides when logged in by OIDC: verified email addresses, or sub:SUBJECT.", env="POASCOPE_OPERATORS"
+    )
+    oidc_url: str = setting("", "OpenID Connect provider that people log in at; empty: none.", env="POASCOPE_OIDC_URL")
+    oidc_client_id: str = setting("", "Client that the provider knows the dashboard by.", env="POASCOPE_OIDC_CLIENT_ID")
+    oidc_client_secret: str = setting("", "Secret of that client.", env="POASCOPE_OIDC_CLIENT_SECRET", secret=True)
+    dash_url: str = setting(
+        "", "Address at which browsers open the dashboard; default: http://dash_host:dash_port.", env="POASCOPE_DASH_URL"
+    )
     operators_file: str = setting(
         "",
         "Hashes of the operators' tokens; default: poascope/operators.json in $XDG_STATE_HOME (~/.local/state).",
@@ -137,6 +146,24 @@ class Settings:
     @property
     def operator_name(self) -> str:
         return self.operator or getpass.getuser()
+
+    @property
+    def nats(self) -> Nats:
+        return Nats(
+            self.nats_url,
+            self.nats_username,
+            self.nats_password,
+            self.nats_token,
+            self.nats_credentials,
+            self.nats_tls_ca,
+            self.nats_tls_cert,
+            self.nats_tls_key,
+        )
+
+    @property
+    def dash_address(self) -> str:
+        host = f"[{self.dash_host}]" if ":" in self.dash_host else self.dash_host
+        return self.dash_url.rstrip("/") or f"http://{host}:{self.dash_port}"
 
     @property
     def operators_path(self) -> Path:
@@ -164,19 +191,6 @@ def to_env(settings: Settings) -> dict[str, str]:
         if f.metadata["env"]:
             found[f.metadata["env"]] = ",".join(value) if isinstance(value, tuple) else str(value)
     return found
-    @property
-    def nats(self) -> Nats:
-        return Nats(
-            self.nats_url,
-            self.nats_username,
-            self.nats_password,
-            self.nats_token,
-            self.nats_credentials,
-            self.nats_tls_ca,
-            self.nats_tls_cert,
-            self.nats_tls_key,
-        )
-
 
 
 def load(path: Path | None = None, env: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None) -> Settings:
