@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from rich.console import Group
 from rich.table import Table
 
 from testbed.scenario import Phase
 
+PER_TABLE = 7
 QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -58,8 +60,13 @@ def _show(value: float | None) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 
-def table(title: str, tallies: Sequence[Tally]) -> Table:
-    """A column for each phase, so that seven of them fit a terminal of 80."""
+def table(title: str, tallies: Sequence[Tally]) -> Group:
+    """A column for each phase; a terminal of 80 has room for seven, so the eighth begins a table below."""
+    parts = [tallies[i : i + PER_TABLE] for i in range(0, len(tallies), PER_TABLE)]
+    return Group(*(_table(title if n == 0 else "", part) for n, part in enumerate(parts)))
+
+
+def _table(title: str, tallies: Sequence[Tally]) -> Table:
     result = Table(title=title, title_justify="left")
     result.add_column("phase", no_wrap=True)
     for tally in tallies:

@@ -7,12 +7,12 @@ from testbed.scenario import SHIPPED, Phase, choose, parse_scenarios
 
 
 def test_shipped_scenarios_are_those_documented() -> None:
-    """steady, ramp, spike and spike-long ship, and the spikes go 32, 128, 32."""
+    """steady, ramp, spike and spike-long ship; the spikes go 32, 128, 32, the ramp in steps of 8 up to 160 and back."""
     scenarios = parse_scenarios(SHIPPED.read_text())
     assert set(scenarios) == {"steady", "ramp", "spike", "spike-long"}
     assert [(p.users, p.seconds) for p in scenarios["spike"].phases] == [(32, 40), (128, 60), (32, 40)]
     assert [(p.users, p.seconds) for p in scenarios["spike-long"].phases] == [(32, 120), (128, 180), (32, 120)]
-    assert [p.users for p in scenarios["ramp"].phases][:: len(scenarios["ramp"].phases) - 1] == [8, 160]
+    assert [p.users for p in scenarios["ramp"].phases] == [*range(8, 161, 8), 8]
 
 
 @pytest.mark.parametrize(
