@@ -19,6 +19,7 @@ import math
 import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -157,11 +158,18 @@ class Link:
     """The control bucket seen from a router: what is wanted comes in, what was done goes out. NATS may come and go."""
 
     def __init__(
-        self, url: str, credentials: str, deployment: str, replica: str, held: Held, said: str, clock: Callable[[], float] = time.time
+        self,
+        url: str,
+        access: Mapping[str, Any],
+        deployment: str,
+        replica: str,
+        held: Held,
+        said: str,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         from nats.aio.client import Client
 
-        self.url, self.credentials, self.said, self.clock = url, credentials, said, clock
+        self.url, self.access, self.said, self.clock = url, access, said, clock
         self.shown = url.rpartition("@")[2]
         self.deployment, self.held = deployment, held
         place = token(deployment)
@@ -202,7 +210,7 @@ class Link:
                 await self._client.connect(
                     self.url,
                     name="poascope router",
-                    user_credentials=self.credentials or None,
+                    **self.access,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=1,
                     connect_timeout=2,
@@ -378,8 +386,25 @@ def _endpoint(runtime: Any, path: str) -> Any:
     return runtime.namespace(namespace).component(component).endpoint(endpoint)
 
 
+def access(environment: Mapping[str, str]) -> dict[str, Any]:
+    """How to be let in by NATS, from the variables that poascope's own settings have. Raises OSError for a file that is not there."""
+    names = {"user": "NATS_AUTH_USERNAME", "password": "NATS_AUTH_PASSWORD", "token": "NATS_AUTH_TOKEN"}
+    given: dict[str, Any] = {name: environment[variable] for name, variable in names.items() if environment.get(variable)}
+    if credentials := environment.get("POASCOPE_NATS_CREDENTIALS"):
+        given["user_credentials"] = credentials
+    authority, certificate = environment.get("POASCOPE_NATS_TLS_CA"), environment.get("POASCOPE_NATS_TLS_CERT")
+    if authority or certificate:
+        given["tls"] = ssl.create_default_context(cafile=authority or None)
+    if certificate:
+        given["tls"].load_cert_chain(certificate, environment.get("POASCOPE_NATS_TLS_KEY") or None)
+    return given
+
+
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="poascope's router actuator: Dynamo's KV router with τ and ω from the controller.")
+    parser = argparse.ArgumentParser(
+        description="poascope's router actuator: Dynamo's KV router with τ and ω from the controller.",
+        epilog="Rights on NATS by NATS_AUTH_USERNAME, NATS_AUTH_PASSWORD, NATS_AUTH_TOKEN, POASCOPE_NATS_CREDENTIALS, POASCOPE_NATS_TLS_*.",
+    )
     parser.add_argument("--model-path", required=True, help="The model's folder, as the workers have it.")
     parser.add_argument("--model-name", help="Name to serve it under; default: its path.")
     parser.add_argument("--worker", required=True, help="dyn://namespace.component.endpoint of the decode, or aggregated, workers.")
@@ -389,7 +414,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--deployment", help="The deployment whose target to take; default: the workers' namespace.")
     parser.add_argument("--replica", default=f"router-{socket.gethostname()}-{os.getpid()}", help="This router's name in acknowledgements.")
     parser.add_argument("--nats", default=os.environ.get("NATS_SERVER", "nats://127.0.0.1:4222"), help="Default: NATS_SERVER.")
-    parser.add_argument("--nats-credentials", default=os.environ.get("POASCOPE_NATS_CREDENTIALS", ""), help="A .creds file.")
     parser.add_argument("--safe-tau", type=float, default=0.0, help="τ when nobody stands behind the target any more.")
     parser.add_argument("--safe-omega", type=float, default=1.0, help="ω when nobody stands behind the target any more.")
     found = parser.parse_args()
@@ -413,7 +437,8 @@ async def serve(runtime: Any, given: argparse.Namespace) -> None:
         await client.wait_for_instances()
         return Leg(kind(endpoint, given.block_size, llm.KvRouterConfig(**config)), client)
 
-    link = Link(given.nats, given.nats_credentials, given.deployment, given.replica, Held((given.safe_tau, given.safe_omega)), names.said)
+    held = Held((given.safe_tau, given.safe_omega))
+    link = Link(given.nats, access(os.environ), given.deployment, given.replica, held, names.said)
     task = asyncio.create_task(link.run())
     try:
         # As Dynamo's frontends do it: a prefill worker's load is the prompts it has to read, not the blocks it holds.

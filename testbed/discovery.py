@@ -1,12 +1,15 @@
-"""Dynamo's file discovery, read from outside: which worker instances are registered."""
+"""Dynamo's file discovery, read from outside: which worker instances are registered, and whether the kernel has room for its watches."""
 
 import contextlib
+import ctypes
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from poascope.errors import PoascopeError
 from testbed.ports import listeners
 
 
@@ -39,3 +42,21 @@ def worker_of_pid(folder: Path) -> dict[int, str]:
     """Pid to the instance id of the worker that this process serves."""
     pids = listeners()
     return {pid: instance for instance, port in worker_instances(folder).items() if (pid := pids.get(port))}
+
+
+def require_watches(count: int) -> None:
+    """Raise PoascopeError where the kernel has not that many inotify instances left: without them Dynamo overlooks workers in silence."""
+    libc, opened = ctypes.CDLL(None, use_errno=True), list[int]()
+    try:
+        while len(opened) < count and (instance := libc.inotify_init()) >= 0:
+            opened.append(instance)
+    finally:
+        for instance in opened:
+            os.close(instance)
+    if len(opened) < count:
+        limit = Path("/proc/sys/fs/inotify/max_user_instances")
+        most = limit.read_text().strip() if limit.exists() else "unknown"
+        raise PoascopeError(
+            f"inotify: {len(opened)} instances left of {most}, Dynamo's file discovery needs {count} - stop another testbed, or "
+            "sysctl -w fs.inotify.max_user_instances=1024"
+        )

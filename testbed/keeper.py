@@ -30,6 +30,7 @@ from testbed.topology import Ports, Timing, parse_topology, plan_ports, profiles
 
 LEASH = str(Path(__file__).parent / "leash.py")
 WORKERS = ("prefill", "decode", "aggregated")
+WATCHES = 13  # inotify instances of a frontend with a KV router, the most of any process
 PATIENCE_S = 10.0  # a frontend needs up to 6 s to shut down
 POLL_S = 0.1
 
@@ -112,6 +113,7 @@ class Keeper:
     def _up(self) -> None:
         theirs = {self.ports.nats, self.ports.nats_monitor} if self.spec.nats_url else set()
         ports.require_free(set(self.ports.all()) - theirs)
+        discovery.require_watches(WATCHES * (len(self.ports.frontends) + len(self.ports.routers)))
         python = environment.ensure(self.spec.dynamo, self.tell)
         programs = Path(sys.executable).parent
         self.plan = plan(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from controller.protocol import Ack
 from controller.router import V0, V1, Held, Leg, Link, Router, override, parse_target
 from poascope import ending
 from poascope.errors import Unreachable
+from poascope.settings import Settings
 from tests.conftest import NatsServer
 from tests.controller.conftest import until
 
@@ -95,6 +97,16 @@ def test_parsing_keeps_every_field() -> None:
     parsed = parse_target(msgspec.json.encode(target), 4)
     assert (parsed.tau, parsed.omega, parsed.revision, parsed.decided_at) == (target.tau, target.omega, 4, target.decided_at)
     assert (parsed.expires_at, parsed.lease_s) == (5e9, 30)
+
+
+def test_rights_on_nats_come_by_the_variables_of_the_settings() -> None:
+    """A router is let in as every process of ours is; nothing is set where nothing is given."""
+    variables = {f.metadata["env"] for f in fields(Settings) if f.name.startswith("nats_")}
+    for variable in ("NATS_AUTH_USERNAME", "NATS_AUTH_PASSWORD", "NATS_AUTH_TOKEN", "POASCOPE_NATS_CREDENTIALS", "POASCOPE_NATS_TLS_CA"):
+        assert variable in variables
+    assert router.access({}) == {}
+    given = {"NATS_AUTH_USERNAME": "u", "NATS_AUTH_PASSWORD": "p", "POASCOPE_NATS_CREDENTIALS": "f"}
+    assert router.access(given) == {"user": "u", "password": "p", "user_credentials": "f"}
 
 
 class Context:
@@ -244,7 +256,7 @@ async def ack(bus: Bus, **fields: Any) -> Ack:
 async def test_a_link_takes_targets_acknowledges_and_says_what_it_routes(bus: Bus, nats_server: NatsServer) -> None:
     """Against a real server: a target is in force when its write is heard, survives the server, and ends with its lease."""
     ahead_s = 0.0
-    link = Link(nats_server.url, "", "dynamo", "router-1", Held(), V0.said, lambda: time.time() + ahead_s)
+    link = Link(nats_server.url, {}, "dynamo", "router-1", Held(), V0.said, lambda: time.time() + ahead_s)
     task = asyncio.create_task(link.run())
     try:
         await bus.intent("dynamo")  # makes the bucket
