@@ -17,6 +17,8 @@ from controller.protocol import Arming, Decision, Intent, Target, name
 from controller.standing import Standing, standing
 from controller.view import view
 from poascope.errors import Unreachable
+from queries.estimators.baseline import read
+from queries.estimators.regime import THRESHOLDS_S
 
 log = logging.getLogger("poascope.control")
 
@@ -34,16 +36,17 @@ class _Pulse(msgspec.Struct, frozen=True):
     regime: str | None = None
     ttft_ewma_s: float | None = None
     ttft_p99_s: float | None = None
-    transition_above_s: float | None = None
-    saturated_above_s: float | None = None
     quality: list[str] | None = None
 
 
 class Ear:
-    """The newest signals of each deployment that is heard, of those named in the settings if any are."""
+    """The newest signals of each deployment that is heard, of those named in the settings if any are.
 
-    def __init__(self, namespaces: tuple[str, ...], clock: Callable[[], float] = time.time) -> None:
-        self.namespaces, self.clock = namespaces, clock
+    `preset`: whose thresholds the pulse uses, where it does not say that it learnt its own.
+    """
+
+    def __init__(self, namespaces: tuple[str, ...], clock: Callable[[], float] = time.time, preset: str = "70b") -> None:
+        self.namespaces, self.clock, self.preset = namespaces, clock, preset
         self._heard: dict[str, tuple[float, Signal]] = {}
 
     async def listen(self, bus: Bus) -> None:
@@ -57,8 +60,8 @@ class Ear:
             return
         if not self.namespaces or said.deployment in self.namespaces:
             held = next((note.removeprefix(HELD) for note in said.quality or () if note.startswith(HELD)), None)
-            first, second = said.transition_above_s, said.saturated_above_s
-            thresholds = None if first is None or second is None else (first, second)
+            learnt = next(filter(None, map(read, said.quality or ())), None)
+            thresholds = learnt or THRESHOLDS_S.get(self.preset)
             signal = Signal(said.ts, said.regime, said.ttft_ewma_s, held, said.ttft_p99_s, thresholds)
             self._heard[said.deployment] = self.clock(), signal
 
@@ -129,6 +132,9 @@ class Controller:
         observation = Observation(now, self.ear.signal(deployment), await self._wanted(deployment, intent, now), armed)
         decided = decide(observation, self.config, target.value)
         in_force, revision = target.value, target.revision
+        if in_force:
+            # Before a new target: an actuator that wakes for it must not find the lease that ran out while no controller was there.
+            await self.bus.renew(deployment, revision, now)
         if isinstance(decided, Set):
             in_force, written = decided.target, await self.bus.put_target(deployment, decided.target, target.revision)
             if written is None:
@@ -137,8 +143,6 @@ class Controller:
             revision = written
             log.info("%s: %s", deployment, in_force.why)
             self._held.pop(deployment, None)
-        if in_force:
-            await self.bus.renew(deployment, revision, now)
         if isinstance(decided, Hold):
             await self._hold(deployment, decided, observation, in_force)
         elif decided.expired:

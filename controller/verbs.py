@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from controller.bus import Bus, State
 
 FLAGS = ("nats_url", "nats_credentials", "namespaces")
-LIMITS = ("min_dwell_s", "max_switches", "lease_s")
+LIMITS = ("preset", "min_dwell_s", "max_switches", "lease_s")
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 Deployment = Annotated[str, typer.Option(help="Dynamo namespace; needed when there are several.")]
@@ -64,7 +64,7 @@ async def _control(settings: Settings) -> None:
     async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
         gateway = Gateway(settings.caddy_admin_url, settings.profiles, client) if settings.caddy_admin_url else None
         async with connect(settings.nats, patient=True) as bus:
-            ear = Ear(settings.namespaces)
+            ear = Ear(settings.namespaces, preset=settings.preset)
             await ear.listen(bus)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(Controller(bus, ear, config).run())

@@ -84,9 +84,9 @@ class Settings:
     slo_itl_s: float = setting(0.05, "ITL P99 objective, drawn on the charts.", env="POASCOPE_SLO_ITL_S", low=0.001, high=60)
     preset: str = setting(
         "70b",
-        "Regime thresholds of the paper: 70b (0.3 s, 2 s) or 340b (1 s, 10 s).",
+        "Regime thresholds: the paper's 70b (0.3 s, 2 s) or 340b (1 s, 10 s), or learn: 2 and 12 times the unsaturated TTFT P99.",
         env="POASCOPE_PRESET",
-        choices=("70b", "340b"),
+        choices=("70b", "340b", "learn"),
     )
     regime_source: str = setting(
         "censored",

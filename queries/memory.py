@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from queries.estimators.alarm import Alarm
 from queries.estimators.anarchy import Stay
+from queries.estimators.baseline import Baseline
 from queries.estimators.latency import NO_SAMPLES, Curve, Samples, completed_meanwhile, fit, fit_constant, remember, shortest_usual_s
 from queries.estimators.regime import Regime
 from queries.window import Codes, Requests
@@ -34,6 +35,7 @@ class Memory:
     short_since: float | None = None
     regime: Regime = field(default_factory=Regime)
     alarm: Alarm = field(default_factory=Alarm)
+    baseline: Baseline = field(default_factory=Baseline)
 
 
 def stay(requests: Requests, stage: str, dead: frozenset[int]) -> tuple[Stay, Codes]:

@@ -18,6 +18,7 @@ from queries.estimators.anarchy import (
     routing_factor,
     share,
 )
+from queries.estimators.baseline import Baseline
 from queries.estimators.knee import Station, headroom_ratio, knee_inflight
 from queries.estimators.latency import (
     MIN_DISTINCT,
@@ -83,7 +84,11 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     actual = r.finished_at[done] - r.arrived_at[done]
     stays = [stay(r, pool, dead)[0] for pool in pools]
     # it has no reason beside it to be drawn hollow by, so of too few requests there is none
-    old = frozen(stays, list(PRESETS[preset][-len(pools) :]), [done] * len(pools), actual) if len(done) >= MIN_FINISHED else None
+    old = (
+        frozen(stays, list(PRESETS.get(preset, PRESETS["70b"])[-len(pools) :]), [done] * len(pools), actual)
+        if len(done) >= MIN_FINISHED
+        else None
+    )
     for stage in [*pools, "first"]:
         if stage not in memory.curves:
             missing = Estimate(
@@ -117,7 +122,28 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     return Anarchy(poa, ttft, routing_factor(list(shares.values())), lost, old)
 
 
-def judge(regime: Regime, window: Window, preset: str, silent: bool, source: str = "censored") -> Regime:
+def is_silent(window: Window) -> bool:
+    """No event for three steps although requests are open, or events were lost: what the window shows is not now."""
+    age = None if window.events_as_of is None else window.end - window.events_as_of
+    return age is None or (age > STALE_AFTER_S and (window.gaps > 0 or bool(window.recent.open_at(window.end).any())))
+
+
+def unqueued_ttft_s(memory: Memory) -> float | None:
+    """TTFT in a cluster that does not queue, by the fitted curves; None while one is missing or provisional."""
+    stages = ("prefill", "first") if "prefill" in memory.samples else ("first",)
+    if any(stage not in memory.curves or stage in memory.reasons for stage in stages):
+        return None
+    return float(sum(memory.curves[stage].at(1) for stage in stages))
+
+
+def judge(
+    regime: Regime,
+    window: Window,
+    preset: str,
+    silent: bool,
+    source: str = "censored",
+    learnt: Baseline = Baseline(),  # noqa: B008
+) -> Regime:
     """Step the regime every 5 s on one of three P99s; `unknown` while what it comes from is silent for three of these steps.
 
     `prometheus` is what the papers' controller saw: buckets of the last 60 s, in the open one its lower bound. It needs no events, and
@@ -136,7 +162,10 @@ def judge(regime: Regime, window: Window, preset: str, silent: bool, source: str
         return Regime("unknown", regime.ewma_s, regime.stepped_at, None, 0, f"no events for more than {STALE_AFTER_S:.0f} s")
     if regime.stepped_at is not None and window.end - regime.stepped_at < STEP_S:
         return regime
-    return step(regime, regime_p99(window, source), window.end, THRESHOLDS_S[preset])
+    limits = learnt.thresholds_s if preset == "learn" else THRESHOLDS_S[preset]
+    if limits is None:
+        return Regime("unknown", None, window.end, None, 0, learnt.note)
+    return step(regime, regime_p99(window, source), window.end, limits)
 
 
 def regime_p99(window: Window, source: str) -> float | None:
@@ -218,13 +247,18 @@ def pulse(window: Window, memory: Memory | None, config: PulseConfig) -> tuple[R
     recent, end = window.recent, window.end
     # recent already holds whatever finished in the window; with the older history the load that each request met can be rebuilt
     everyone = join(window.history.take(window.history.finished_at <= end - window.window_s), recent)
-    is_open = bool(recent.open_at(end).any())
-    age = None if window.events_as_of is None else end - window.events_as_of
-    silent = age is None or (age > STALE_AFTER_S and (is_open or window.gaps > 0))
+    silent = is_silent(window)
     memory = learn(memory or Memory(), everyone.take(~everyone.lost), end)
-    regime = judge(memory.regime, window, config.preset, silent, config.regime_source)
-    memory = replace(memory, regime=regime)
+    regime = judge(memory.regime, window, config.preset, silent, config.regime_source, memory.baseline)
     row, notes = traffic(window, silent)
+    baseline = memory.baseline
+    if config.preset == "learn":
+        if regime.stepped_at != memory.regime.stepped_at:
+            r = window.recent.take((window.recent.first_token_at > end - STEP_S) & (window.recent.first_token_at <= end))
+            typical = quantile((r.first_token_at - r.arrived_at)[~r.lost], 0.5).value
+            baseline = baseline.add(regime_p99(window, config.regime_source), typical, unqueued_ttft_s(memory))
+        notes.append(baseline.note)
+    memory = replace(memory, regime=regime, baseline=baseline)
     a = anarchy(window, everyone, memory, config.preset, silent)
     n_star = knee(everyone, memory, end, window.window_s)
     if n_star.value is None:

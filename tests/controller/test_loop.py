@@ -15,6 +15,7 @@ from controller.loop import Controller, Ear
 from controller.protocol import Decision, Loop, Target
 from poascope import ending
 from poascope.errors import Unreachable
+from queries.estimators.baseline import Baseline
 from tests.conftest import NatsServer
 from tests.controller.conftest import arm, intent, pulse, until
 
@@ -267,16 +268,17 @@ async def loops(bus: Bus) -> list[Loop]:
 async def test_a_deployment_never_armed_is_only_watched(bus: Bus) -> None:
     """It decides and publishes, once for each other decision, and the bucket stays without a target until an operator arms it."""
     said, states = await decisions(bus), await loops(bus)
+    learnt = Baseline((0.15,) * 24).note
     async with controlling(bus) as controller:
         for regime in ("saturated", "saturated", "below"):
-            await pulse(bus, regime=regime, ttft_ewma_s=2.5, transition_above_s=0.3, saturated_above_s=2.0, ttft_p99_s=4.0)
+            await pulse(bus, regime=regime, ttft_ewma_s=2.5, ttft_p99_s=4.0, quality=[learnt])
             await controller.turn()
         await until(lambda: _count(said, 2))
         assert [(d.kind, d.tau, d.omega, d.regime) for d in said] == [("dry run", 0.8, 0.1, "saturated"), ("dry run", 0.0, 1.0, "below")]
         assert (await bus.target("dynamo")).revision == 0
         first = states[0]
         assert (first.action, first.armed, first.tau, first.target_revision, first.override) == ("dry run", False, 0.8, 0, None)
-        assert (first.regime, first.ttft_p99_s, first.ttft_ewma_s, first.thresholds_s) == ("saturated", 4.0, 2.5, (0.3, 2.0))
+        assert (first.regime, first.ttft_p99_s, first.ttft_ewma_s, first.thresholds_s) == ("saturated", 4.0, 2.5, (0.3, 1.8))
         assert first.signal_age_s is not None
         assert first.why == said[0].why
         await arm(bus)

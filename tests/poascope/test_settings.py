@@ -39,7 +39,7 @@ def test_profiles(tmp_path: Path) -> None:
         ("windows_s = 3", "windows_s - no such setting"),
         ("window_s = 1", "window_s: 1.0 - must be within 5 and 600"),
         ('window_s = "x"', "window_s: 'x' - not a valid value"),
-        ('preset = "9b"', "preset: 9b - must be one of 70b, 340b"),
+        ('preset = "9b"', "preset: 9b - must be one of 70b, 340b, learn"),
         ("window_s = nan", "window_s: nan - must be within"),
         ("window_s = ", "config:"),
         ('[[profiles]]\nname = "x"', "profiles:"),

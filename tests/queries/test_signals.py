@@ -13,8 +13,10 @@ from collectors.capture import Reader
 from collectors.core import Core
 from collectors.importer import feed
 from poascope.settings import Settings
+from queries.estimators.baseline import read
+from queries.estimators.regime import Regime
 from queries.memory import Memory, dead_workers, learn, stay
-from queries.signals import Anarchy, anarchy, pulse
+from queries.signals import Anarchy, anarchy, is_silent, judge, pulse
 from queries.window import Metrics, Quantile, Requests, Window, from_table, window_at
 from store import Store
 
@@ -429,3 +431,68 @@ def test_the_only_request_that_waits_is_all_there_is_to_judge() -> None:
     """With nobody else in the window, one that waits decides."""
     alone = replace(stuck(made(1), [0]), arrived_at=np.array([T0 - 20.0]))
     assert regimes(alone, 15)[-1] == "saturated"
+
+
+def sourced(source: str, metrics: Metrics, events_as_of: float | None, end: float = T0, regime: Regime | None = None) -> Regime:
+    """One step by a source on a calm window, with these metrics and events as new as said."""
+    window = replace(window_at(made(), end, 30.0), metrics=metrics, events_as_of=events_as_of)
+    return judge(regime or Regime(), window, "70b", is_silent(window), source)
+
+
+@pytest.mark.parametrize(("source", "metrics_at", "events_at", "name"), [
+    ("prometheus", T0 - 5, None, "transition"),
+    ("prometheus", T0 - 16, T0, "unknown"),
+    ("prometheus", None, T0, "unknown"),
+    ("censored", None, T0, "below"),
+    ("events", None, T0, "below"),
+    ("censored", T0, T0 - 16, "unknown"),
+    ("events", T0, T0 - 16, "unknown"),
+])  # fmt: skip
+def test_a_source_is_unknown_when_it_is_silent_itself(source: str, metrics_at: float | None, events_at: float | None, name: str) -> None:
+    """Three missed steps of what it reads make it unknown, whatever the others say; the bucket's bound counts as it stands."""
+    metrics = Metrics(as_of=metrics_at, ttft_p99=Quantile(4.64, at_least=True)) if metrics_at else Metrics()
+    assert sourced(source, metrics, events_at).name == name
+
+
+def test_without_requests_the_buckets_hold_the_state() -> None:
+    """Fresh metrics without traffic are no P99: the last state stands, and says so."""
+    held = sourced("prometheus", Metrics(as_of=T0), T0, regime=Regime("transition", 0.5, T0 - 5, T0 - 60))
+    assert (held.name, held.held) == ("transition", "no requests: last state held")
+
+
+def test_only_the_censored_source_sees_those_who_wait() -> None:
+    """All of the last 15 s wait: by first tokens there is nothing to judge by, and the state is held."""
+    queue = stuck(made(), list(range(90, 120)))
+    names = {}
+    for source in ("censored", "events"):
+        regime = Regime()
+        for k in range(30):
+            window = window_at(queue, T0 - 15 + k / 2, 30.0)
+            regime = judge(regime, window, "70b", is_silent(window), source)
+        names[source] = regime.name
+    assert names == {"censored": "saturated", "events": "below"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_knee_is_where_throughput_ends(version: str) -> None:
+    """On the recordings N* times 1/D is what was served at most: within 15 % of the best 10 s, by Little's law, once there was a queue."""
+    rows = recording(version).rows
+    busy = [r for r in rows if r["knee_inflight"] and (r["queued"] or 0) > 8]
+    best = max(r["finished_per_s"] for r in rows if r["finished_per_s"] is not None)
+    curves = calibrated(version).curves
+    unqueued = float(curves["prefill"].at(1)) + float(curves["decode"].at(1))
+    assert busy[-1]["knee_inflight"] / unqueued == pytest.approx(best, rel=0.25)
+
+
+def test_with_preset_learn_the_regime_waits_for_thresholds_of_its_own() -> None:
+    """Unknown, and saying how far it is, until two minutes were quiet; then by what was learnt, which the row tells each second."""
+    requests, memory, rows = made(count=600), None, []
+    for t in T0 - np.arange(0, 250, 1)[::-1]:
+        row, memory = pulse(replace(window_at(requests, float(t), 30.0), events_as_of=float(t)), memory, Settings(preset="learn"))
+        assert_every_none_has_a_reason(row)
+        rows.append(row)
+    assert rows[40]["regime"] == "unknown"
+    assert any(note.startswith("regime: thresholds: not learnt yet, ") for note in rows[40]["quality"])
+    learnt = next(filter(None, map(read, rows[-1]["quality"])))
+    assert rows[-1]["regime"] == "below"
+    assert learnt == pytest.approx((0.34, 2.04), rel=0.02)  # 2 and 12 times the third of each burst: 0.17 s
