@@ -1,6 +1,8 @@
 """The pages of the live component: which panels each has, and in which order. A new panel or page is a line here. Pure."""
 
-from app import games
+from dataclasses import replace
+
+from app import games, warning
 from app.charts.cache import kv_hit
 from app.charts.games import busy, costs, gains, loads, shares, waits
 from app.charts.latency import itl, ttft
@@ -13,7 +15,10 @@ from app.status import Objectives, tiles, verdict
 
 def _live_head(rows: Rows, age_s: float | None, objectives: Objectives) -> Head:
     signals = rows["signals"]
-    return Head(verdict(signals[-1] if signals else None, age_s, objectives), tiles(signals, objectives))
+    found = verdict(signals[-1] if signals else None, age_s, objectives)
+    if "alarm_record" not in rows:
+        return Head(found, tiles(signals, objectives))
+    return Head(warning.warned(found, rows), tiles(signals, objectives), warning.said(rows))
 
 
 LIVE = Page(
@@ -33,6 +38,7 @@ LIVE = Page(
             lambda g: ttft(g.frames["signals"], slo_s=g.objectives.slo_ttft_s, theme=g.theme),
             named=True,
         ),
+        Panel("alarm", "Early warning", "rings before the TTFT objective breaks; judge it by its record", None),
         Panel(
             "lost",
             "Where the lost seconds go",
@@ -56,6 +62,7 @@ LIVE = Page(
     ),
     _live_head,
     queries=("worker_inflight",),
+    latest=("signals", "alarm_record"),
 )
 GAMES = Page(
     "games",

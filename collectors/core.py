@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +24,7 @@ from queries.games import EVERY_S as GAMES_EVERY_S
 from queries.games import games
 from queries.memory import Memory
 from queries.signals import pulse
+from queries.window import Window
 
 MAX_DEPLOYMENTS = 64
 ROOM_AFTER_S = 60.0
@@ -75,6 +76,7 @@ class Core:
         self.targets = Targets()
         self.profiles = Profiles(config.profiles)
         self.decisions = Decisions()
+        self.seen: Callable[[Window], None] = lambda window: None  # told of each window that a pulse looks at
         self.alarms: dict[str, Alarm] = {}  # of deployments that are not there yet, or not any more
         self._loss = LossMeter()
         self._clocks: dict[int, _Clock] = {}
@@ -222,6 +224,7 @@ class Core:
         targets = self._targets(deployment.name)
         metrics = metrics_of(deployment, self.targets.readings, targets, now, 3 * self.config.scrape_interval_s)
         window = deployment.window(now, self.targets.block_tokens(targets), metrics, self.profiles.profile)
+        self.seen(window)
         row, deployment.memory = pulse(window, deployment.memory, self.config)
         deployment.regime = row.get("regime")
         self.rows.put("signals", **row)

@@ -1,6 +1,7 @@
 """`collect` watches a cluster, `doctor` says what that lacks; `record` puts one into a file, `import` a file into a store."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,12 @@ import typer
 from poascope.addresses import without_password
 from poascope.ending import run
 from poascope.settings import Settings
-from poascope.verbs import verb
+from poascope.verbs import group, verb
+
+EXPERIMENTS = {
+    "early-warning": "How long before the TTFT objective broke each signal of the early warning rang, by the client's own clock.",
+    "detection": "How late the regime is by each of the three TTFT P99s, and how often it switches for nothing, by the client's own clock.",
+}
 
 
 def register(cli: typer.Typer) -> None:
@@ -22,6 +28,9 @@ def register(cli: typer.Typer) -> None:
     cli.command("doctor")(verb(*events[:2], *metrics[:2], "store", *api, "caddy_admin_url")(doctor))
     cli.command("record")(verb("nats_url", "nats_credentials", "scrape", "scrape_interval_s")(record))
     cli.command("import")(verb("store", "window_s", "lost_after_s", "preset", "regime_source", "alarm_signal")(import_captures))
+    experiments = group(cli, "experiment", "Questions to recordings and real clusters, answered with their error.")
+    for name, told in EXPERIMENTS.items():
+        experiments.command(name)(verb("window_s", "lost_after_s", "slo_ttft_s", "preset")(_experiment(name, told)))
 
 
 def collect(settings: Settings) -> None:
@@ -103,6 +112,41 @@ def import_captures(
         if ours and not told:  # made by this import, and nothing is in it
             file.unlink(missing_ok=True)
         raise
+
+
+def _experiment(name: str, told: str) -> Callable[..., None]:
+    def experiment(
+        settings: Settings,
+        recordings: Annotated[list[Path], typer.Argument(help="Recordings made by `poascope record`.", show_default=False)],
+        client: Annotated[
+            list[Path] | None,
+            typer.Option("--client", help="What `testbed load --out` wrote meanwhile: the truth. Default: client lines in the recordings."),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    ) -> None:
+        from collectors.experiment import lines, run
+
+        done = run(name, recordings, client or [], settings)
+        if as_json:
+            typer.echo(json.dumps(done))
+            return
+        on = done["on"]
+        typer.echo(
+            f"{len(recordings)} recordings, {on['seconds']} s, {on['requests']} requests; TTFT P99 objective {settings.slo_ttft_s:g} s"
+        )
+        for path in on["truncated"]:
+            typer.echo(f"{path} breaks off; everything before that was read")
+        for line in lines(done["table"]):
+            typer.echo(line)
+
+    experiment.__doc__ = told
+    return experiment
+
+
+    """Write a closed store anew without the room that deleted rows left. Needs as much free disk as the rows that stay."""
+
+    before, after = anew(settings.store)
+    typer.echo(f"{settings.store}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
 
 
 def _sentence(done: dict[str, object]) -> str:

@@ -28,6 +28,16 @@ def _option(name: str, described: Field[Any]) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
 
+def group(cli: typer.Typer, name: str, help: str) -> typer.Typer:
+    """The sub-commands `poascope NAME ...`: the group of that name, made by whoever asks for it first."""
+    for known in cli.registered_groups:
+        if known.name == name and known.typer_instance:
+            return known.typer_instance
+    made = typer.Typer(help=help, no_args_is_help=True)
+    cli.add_typer(made, name=name)
+    return made
+
+
 def verb(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Wrap `run(settings, **own)` as a Typer command with --config and one flag for each named setting.
 

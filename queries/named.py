@@ -218,9 +218,9 @@ def alarms(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, fro
     return read(cursor, "alarms", {"deployment": deployment, "from": from_, "to": to}).read_all()
 
 
-def alarm_record(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None) -> pa.Table:
-    """State and track record of the early warning, one row for each deployment and signal; the one that spoke last first."""
-    return read(cursor, "alarm_record", {"deployment": deployment}).read_all()
+def alarm_record(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """State and track record of the early warning, one row for each deployment and signal; the one that spoke last at the end."""
+    return read(cursor, "alarm_record", {"deployment": deployment, "from": from_, "to": to}).read_all()
 
 
 def resume(cursor: duckdb.DuckDBPyConnection) -> pa.Table:

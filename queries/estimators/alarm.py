@@ -143,7 +143,7 @@ def step(alarm: Alarm, now: float, value: float | None, p99_s: float | None, slo
     a = _breach(a, now, value, p99_s, slo_s)
     a = _judge(a, now, value)
     a = _learn(a, now, x, p99_s)
-    if now - (a.told_at or now) >= TOLD_EVERY_S and (a.watched_s > 0 or (a.state == "learning" and a.seen_at == now)):
+    if now - (a.told_at or now) >= TOLD_EVERY_S:
         a = _tell(a, now, "learning" if a.state == "learning" else "watch", value, why=progress(a) if a.state == "learning" else None)
     return a
 
@@ -209,7 +209,7 @@ def _learn(a: Alarm, now: float, x: float | None, p99_s: float | None) -> Alarm:
     a = replace(a, quiet=quiet, unproven=unproven[len(proven) :], unlearnt=a.unlearnt + len(proven))
     if a.unlearnt < RELEARN and a.baseline is not None:
         return a
-    a = replace(a, baseline=learn(a.signal, quiet), unlearnt=0)
+    a = replace(a, baseline=learn(a.signal, quiet) or a.baseline, unlearnt=0)
     if a.state == "learning" and a.baseline is not None:
         a = _tell(replace(a, state="armed", since=now), now, "armed", None)
     return a
