@@ -30,6 +30,7 @@ log = logging.getLogger("poascope.dash")
 PATH = "/operator"
 SIGNED_IN_S = 8 * 3600.0
 MAX_FORM_BYTES = 16_384
+TOLD_S = 3600.0
 NOWHERE = "-"  # the deployment of what was refused while none was known
 PAGE = (Path(__file__).parent / "live" / "operator.html").read_text()
 
@@ -51,6 +52,7 @@ class Desk:
         self._tickets: dict[str, _Ticket] = {}
         self._one = asyncio.Lock()
         self._turned_away = 0
+        self._told: dict[tuple[str, str], float] = {}
 
     def operator(self, cookies: Mapping[str, str]) -> str | None:
         """The name behind the cookie, as long as it lasts and the token is still the one that was shown."""
@@ -72,6 +74,25 @@ class Desk:
             bus.call(self.settings.nats, lambda b: b.publish(where, decision))
         except PoascopeError as error:
             log.error("refused: not in the audit trail: %s", error)
+
+    def refused_once(self, deployment: str | None, actor: str, why: str) -> None:
+        """The same, once an hour for the same thing: for what a reload of the page repeats."""
+        now, key = self.clock(), (actor, why)
+        self._told = {told: at for told, at in self._told.items() if now - at < TOLD_S}
+        if key not in self._told:
+            self._told[key] = now
+            self.refused(deployment, actor, why)
+
+    @property
+    def has_tokens(self) -> bool:
+        try:
+            return bool(self.tokens.records())
+        except PoascopeError:
+            return True  # what is wrong with the file is told to whoever tries
+
+    @staticmethod
+    def text(name: str) -> str:
+        return html.escape(name)
 
     def routes(self) -> list[Route]:
         return [

@@ -4,12 +4,13 @@ A page draws `sign_in_form(deployment)` where its buttons would be and shows the
 callback calls `require(deployment, what)` at the moment it acts, and signs what it writes with the operator's name.
 """
 
+import time
 from dataclasses import dataclass
 from typing import Literal
 
 import streamlit as st
 
-from app import here
+from app import here, oidc
 from poascope.errors import PoascopeError
 
 
@@ -27,8 +28,12 @@ class NotAllowed(PoascopeError):
 
 def signed_in() -> Operator | None:
     """The operator of this browser now; None for a mere viewer. Asked anew each time: a sign-out elsewhere counts at once."""
-    name = here.get().desk.operator(st.context.cookies)
-    return Operator(name, "token") if name else None
+    known = here.get()
+    if name := known.desk.operator(st.context.cookies):
+        return Operator(name, "token")
+    if known.settings.oidc_url and (name := oidc.operator(st.user.to_dict(), known.settings.operators, time.time())):
+        return Operator(name, "oidc")
+    return None
 
 
 def require(deployment: str, what: str) -> Operator:
@@ -36,12 +41,35 @@ def require(deployment: str, what: str) -> Operator:
     found = signed_in()
     if found:
         return found
-    here.get().desk.refused(deployment, "viewer", f"{what} - not signed in as an operator, from {st.context.ip_address or 'this machine'}")
+    who = _logged_in() or "viewer"
+    here.get().desk.refused(deployment, who, f"{what} - not signed in as an operator, from {st.context.ip_address or 'this machine'}")
     raise NotAllowed(f"{what} - only an operator may, sign in first")
 
 
 def sign_in_form(deployment: str | None) -> Operator | None:
     """Draw who is signed in, with the way out, or how to sign in; the operator when there is one."""
-    found = signed_in()
-    st.html(here.get().desk.form(deployment, found.name if found else None))
-    return found
+    known, found, logged_in = here.get(), signed_in(), _logged_in()
+    desk = known.desk
+    if found and found.via == "token":
+        st.html(desk.form(deployment, found.name))
+        return found
+    if logged_in:
+        if found:
+            st.html(f'<p class="po-note">Signed in as <b>{desk.text(found.name)}</b></p>')
+        else:
+            desk.refused_once(deployment, logged_in, "logged in, and is not among the operators")
+            st.html(
+                f'<p class="po-note">{desk.text(logged_in)} may look. Who sends overrides is a matter of the setting <i>operators</i>.</p>'
+            )
+        if st.button("Sign out", width="stretch"):
+            st.logout()
+        return found
+    if known.settings.oidc_url and st.button("Log in to send overrides", width="stretch"):
+        st.login()
+    if not known.settings.oidc_url or desk.has_tokens:
+        st.html(desk.form(deployment, None))
+    return None
+
+
+def _logged_in() -> str | None:
+    return oidc.identity(st.user.to_dict()) if here.get().settings.oidc_url else None

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config
 
-from app import here, payload, theme
+from app import here, oidc, payload, theme
 from app.control import Control
 from app.data import Collector, Feed
 from app.desk import Desk
@@ -64,7 +64,8 @@ class Guard:
             await send({"type": "websocket.close", "code": 4401})
         elif self._is(asked):
             answer: Response = RedirectResponse(scope["path"], status_code=303)
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            # Lax, not strict: who comes back from logging in elsewhere is let in. Another site cannot make a browser send more than that.
+            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="lax", secure=scope["scheme"] in ("https", "wss"))
             await answer(scope, receive, send)
         else:
             answer = PlainTextResponse(
@@ -111,6 +112,8 @@ def build(settings: Settings) -> st.App:
     """The ASGI app. Raises Misconfigured when others could reach it without a token."""
     if not is_loopback(settings.dash_host) and not settings.dash_token:
         raise Misconfigured(f"dash_host: {settings.dash_host} - not loopback, so dash_token must be set")
+    if settings.oidc_url and not settings.dash_url and not is_loopback(settings.dash_host):
+        raise Misconfigured("dash_url: empty - the provider of oidc_url must know the address at which browsers open the dashboard")
     for option, value in theme.streamlit_options().items():
         config.set_option(option, value)
     host = f"[{settings.api_host}]" if ":" in settings.api_host else settings.api_host
@@ -136,7 +139,8 @@ def build(settings: Settings) -> st.App:
 
     token = settings.dash_token
     guard = Middleware(Guard, token=token) if token else Middleware(OwnHost, remedy="set dash_token and open it with ?token=")
-    return st.App(Path(__file__).parent / "main.py", routes=[*routes(feed), *desk.routes()], middleware=[guard], lifespan=lifespan)
+    script, paths = Path(__file__).parent / "main.py", [*routes(feed), *desk.routes()]
+    return st.App(script, routes=paths, middleware=[guard], lifespan=lifespan, secrets=oidc.section(settings))
 
 
 class _Server(uvicorn.Server):

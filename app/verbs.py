@@ -44,7 +44,7 @@ def first_token(settings: Settings) -> str | None:
     from app.tokens import NAME, Tokens
 
     tokens = Tokens(settings.operators_path)
-    if tokens.path.exists():
+    if settings.oidc_url or tokens.path.exists():
         return None
     return tokens.add(settings.operator_name if NAME.fullmatch(settings.operator_name) else "operator")
 

@@ -121,7 +121,7 @@ async def _jetstream(client: Client, said: list[str]) -> Finding:
     except nats.js.errors.NotFoundError:
         return Finding("control bucket", "absent", f"JetStream is on, bucket {BUCKET} is not made yet", "`poascope control` makes it")
     except (NatsError, TimeoutError) as error:
-        if denied := next((text for text in said if "$JS.API" in text), None):
+        if denied := next((text for text in said if "$js.api" in text.lower()), None):
             return Finding("control bucket", "missing", f"{denied}: no overrides", BRINGS_RIGHTS)
         detail = f"no JetStream ({str(error) or type(error).__name__}): no overrides"
         return Finding("control bucket", "missing", detail, "start nats-server with -js")

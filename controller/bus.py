@@ -103,6 +103,10 @@ class Refused(PoascopeError):
         self.overtaken_by, self.overtaken_at = overtaken_by, overtaken_at
 
 
+class Denied(PoascopeError):
+    """The NATS server does not let this user do that: trying again changes nothing."""
+
+
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
     try:
@@ -429,6 +433,7 @@ async def connect(where: Nats | str, *, patient: bool = False) -> AsyncIterator[
     shown, options = server.shown, server.options()
     bus: Bus | None = None
     last = ""
+    denied: list[str] = []
 
     async def again() -> None:
         if bus:
@@ -437,6 +442,8 @@ async def connect(where: Nats | str, *, patient: bool = False) -> AsyncIterator[
     async def note(error: Exception) -> None:
         nonlocal last
         told = str(error) or type(error).__name__
+        if "permissions violation" in told.lower():
+            denied.append(told.removeprefix("nats: "))
         if patient and told != last:
             log.warning("NATS: %s - %s", shown, told)
         last = told
@@ -460,6 +467,10 @@ async def connect(where: Nats | str, *, patient: bool = False) -> AsyncIterator[
     bus = Bus(client, shown)
     try:
         yield bus
+    except Unreachable as error:
+        if denied:  # the server says so aside, and lets the question go unanswered
+            raise Denied(f"NATS: {shown} - {denied[-1]}: this user has not the right; deploy/nats/nats.conf is an example") from error
+        raise
     finally:
         with _reaching(shown):
             await client.close()

@@ -93,12 +93,12 @@ def api(tmp_path: Path) -> Iterator[Api]:
 class Dash:
     """`poascope dash` as its own process. `token`: that of the operator ann, for `sign_in`."""
 
-    def __init__(self, api_port: int, nats_url: str, folder: Path) -> None:
+    def __init__(self, api_port: int, nats_url: str, folder: Path, port: int | None = None, **env: str) -> None:
         self.token = Tokens(folder / "operators.json").add("ann")
-        self.port = free_port()
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         flags = ["--dash-port", str(self.port), "--api-port", str(api_port), "--nats-url", nats_url]
-        env = os.environ | {"POASCOPE_OPERATORS_FILE": str(folder / "operators.json")}
+        env = os.environ | {"POASCOPE_OPERATORS_FILE": str(folder / "operators.json")} | env
         self.process = subprocess.Popen([sys.executable, "-m", "poascope", "dash", *flags], stdout=subprocess.DEVNULL, env=env)
         wait_for_port(self.port, 60)
 

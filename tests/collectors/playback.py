@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
+from nats.aio.client import Client
 
 
 def lines(capture: Path, src: str) -> Iterator[dict[str, Any]]:
@@ -20,9 +21,9 @@ def lines(capture: Path, src: str) -> Iterator[dict[str, Any]]:
                 yield line
 
 
-async def play(url: str, capture: Path, seconds: float, from_s: float = 0.0) -> int:
+async def play(where: str | Client, capture: Path, seconds: float, from_s: float = 0.0) -> int:
     """Publish what was heard in `seconds` of the recording from `from_s` on, at its own pace; returns how many messages."""
-    client = await nats.connect(url)
+    client = await nats.connect(where) if isinstance(where, str) else where
     began, start, count = time.monotonic(), None, 0
     for line in lines(capture, "nats"):
         start = line["t"] + from_s if start is None else start
@@ -36,5 +37,6 @@ async def play(url: str, capture: Path, seconds: float, from_s: float = 0.0) -> 
         await client.publish(line["subject"], base64.b64decode(line["data"]))
         count += 1
     await client.flush()
-    await client.close()
+    if isinstance(where, str):
+        await client.close()
     return count
