@@ -13,7 +13,7 @@ demo: setup ## Real Dynamo on mockers, a load spike, and the dashboard on it
 	@$(run)/poascope demo
 
 test: lint ## The whole suite: lint, types, import rules, unit, real clusters, real browser
-	@$(run)/pytest
+	@$(run)/python -m tests
 
 lint: ## Format, lint, types and the import rules
 	@scripts/setup --test

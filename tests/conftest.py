@@ -1,5 +1,6 @@
 """What every test may use: real servers on free ports, and what real clusters said."""
 
+import gc
 import socket
 import subprocess
 import sys
@@ -15,6 +16,12 @@ from testbed.keeper import Spec
 from testbed.ports import free_base
 
 CAPTURES = Path(__file__).parent / "captures"
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Where the cyclic collector is off (tests/__main__.py says why) it has its turn between modules."""
+    if not gc.isenabled() and (nextitem is None or nextitem.path != item.path):
+        gc.collect()
 
 
 def free_port() -> int:
