@@ -100,7 +100,7 @@ class Dash:
         flags = ["--dash-port", str(self.port), "--api-port", str(api_port), "--nats-url", nats_url]
         env = os.environ | {"POASCOPE_OPERATORS_FILE": str(folder / "operators.json")} | env
         self.process = subprocess.Popen([sys.executable, "-m", "poascope", "dash", *flags], stdout=subprocess.DEVNULL, env=env)
-        wait_for_port(self.port, 60)
+        wait_for_port(self.port, 120)
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
