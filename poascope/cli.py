@@ -8,6 +8,7 @@ import app.verbs
 import collectors.verbs
 import controller.verbs
 import queries.verbs
+import queries.whatif.verbs
 import testbed.verbs
 from poascope import __version__, demo, run
 from poascope.errors import PoascopeError
@@ -31,6 +32,7 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 for package in (collectors, controller, app, queries, testbed):
     package.verbs.register(cli)
+queries.whatif.verbs.register(cli)
 run.register(cli)
 demo.register(cli)
 

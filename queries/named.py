@@ -157,6 +157,28 @@ def effects(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, fr
     return read(cursor, "effects", {"deployment": deployment, "from": from_, "to": to}).read_all()
 
 
+def request(cursor: duckdb.DuckDBPyConnection, request_id: str, deployment: str | None = None) -> pa.Table:
+    """The request of that id (one row, more if deployments share it); columns as the table `requests`."""
+    return read(cursor, "request", {"deployment": deployment, "request_id": request_id}).read_all()
+
+
+def requests_like(cursor: duckdb.DuckDBPyConnection, prefix: str, deployment: str | None = None) -> pa.Table:
+    """At most 50 requests whose id begins with `prefix`, the newest first: deployment, request_id, arrived_at, outcome, ttft_s, e2e_s."""
+    return read(cursor, "requests_like", {"deployment": deployment, "prefix": prefix}).read_all()
+
+
+def slowest(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """The 50 requests of the span with the longest TTFT, the slowest first: ids, times in seconds, workers, queue and blocks found."""
+    return read(cursor, "slowest", {"deployment": deployment, "from": from_, "to": to}).read_all()
+
+
+def worker_inflight(
+    cursor: duckdb.DuckDBPyConnection, step_s: float, deployment: str | None = None, from_: Time = None, to: Time = None
+) -> pa.Table:
+    """ts, deployment, role, component, worker_id, dp_rank, inflight (mean requests in flight over `step_s`), by time."""
+    return read(cursor, "worker_inflight", {"deployment": deployment, "from": from_, "to": to, "step_s": step_s}).read_all()
+
+
 def latency_binned(
     cursor: duckdb.DuckDBPyConnection, step_s: float, deployment: str | None = None, from_: Time = None, to: Time = None
 ) -> pa.Table:
