@@ -57,3 +57,13 @@ class Page:
     queries: tuple[str, ...] = ()
     latest: tuple[str, ...] = ("signals",)
     every_s: float = 1.0
+
+
+def trends(page: Page, rows: Sequence[Row], objectives: Objectives) -> dict[str, list[float | None]]:
+    """For each tile its last sixty points, oldest first. rows: of the first query of `latest`."""
+    found: dict[str, list[float | None]] = {}
+    for end in range(max(1, len(rows) - 59), len(rows) + 1):
+        alone = dict.fromkeys(page.latest, rows[:0]) | {page.latest[0]: rows[max(0, end - 1) : end]}
+        for tile in page.head(alone, 0.0, objectives).tiles:
+            found.setdefault(tile.key, []).append(tile.point)
+    return found

@@ -24,7 +24,17 @@ STYLE = """
   border: 1px solid var(--st-border-color, rgba(128,128,128,.4)); margin-top: .2rem; }
 .po-operator button { font: inherit; color: inherit; background: transparent; cursor: pointer; padding: .2rem .7rem; border-radius: .4rem;
   border: 1px solid var(--st-border-color, rgba(128,128,128,.4)); }
+.po-table { border-collapse: collapse; width: 100%; font-size: 14px; margin-top: .6rem; }
+.po-table th, .po-table td { text-align: left; vertical-align: top; padding: .45rem .9rem .45rem 0; white-space: nowrap;
+  border: 0; border-bottom: 1px solid var(--st-border-color, rgba(128,128,128,.25)); }
+.po-table th { font-size: 12px; font-weight: 400; opacity: .7; }
+.po-table td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
+.po-table small { display: block; opacity: .7; }
+.po-back { font-size: .85rem; }
+.po-table a, .po-back { color: var(--st-link-color, inherit); text-decoration: none; }
+.po-table a:hover, .po-back:hover { text-decoration: underline; }
 @media (max-width: 640px) {
+  .po-table { display: block; overflow-x: auto; }
   [data-testid="stMainBlockContainer"] { padding: 2.3rem .8rem 1.5rem; }
   .st-key-toolbar button { padding: 0 .5rem; min-height: 1.9rem; }
   .st-key-toolbar button p { font-size: 12.5px; }
