@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from app.tokens import Record, Throttle, Tokens
@@ -30,7 +30,7 @@ log = logging.getLogger("poascope.dash")
 PATH = "/operator"
 SIGNED_IN_S = 8 * 3600.0
 MAX_FORM_BYTES = 16_384
-TOLD_S = 3600.0
+TOLD_S, TOLD_MOST = 3600.0, 1000
 NOWHERE = "-"  # the deployment of what was refused while none was known
 PAGE = (Path(__file__).parent / "live" / "operator.html").read_text()
 
@@ -79,7 +79,7 @@ class Desk:
         """The same, once an hour for the same thing: for what a reload of the page repeats."""
         now, key = self.clock(), (actor, why)
         self._told = {told: at for told, at in self._told.items() if now - at < TOLD_S}
-        if key not in self._told:
+        if key not in self._told and len(self._told) < TOLD_MOST:
             self._told[key] = now
             self.refused(deployment, actor, why)
 
@@ -118,6 +118,13 @@ class Desk:
             f'<input name="token" type="password" autocomplete="current-password" placeholder="name:secret" required></label>{fields}'
             "<button>Sign in</button></form>"
         )
+
+    async def unwritable(self, request: Request, error: Exception) -> Response:
+        """The answer to a method that a route does not have."""
+        asked = f"{request.method} {request.url.path[:100]}"
+        address = request.client.host if request.client else "unknown"
+        await asyncio.to_thread(self.refused_once, None, "viewer", f"dashboard: {asked} - there is nothing to write, from {address}")
+        return JSONResponse({"error": f"{asked} - only GET; overrides are sent by operators on the page"}, 405)
 
     async def _ask(self, request: Request) -> Response:
         return self._page(request, None, "", 200)

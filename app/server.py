@@ -140,7 +140,8 @@ def build(settings: Settings) -> st.App:
     token = settings.dash_token
     guard = Middleware(Guard, token=token) if token else Middleware(OwnHost, remedy="set dash_token and open it with ?token=")
     script, paths = Path(__file__).parent / "main.py", [*routes(feed), *desk.routes()]
-    return st.App(script, routes=paths, middleware=[guard], lifespan=lifespan, secrets=oidc.section(settings))
+    handlers, auth = {405: desk.unwritable}, oidc.section(settings)
+    return st.App(script, routes=paths, middleware=[guard], lifespan=lifespan, secrets=auth, exception_handlers=handlers)
 
 
 class _Server(uvicorn.Server):

@@ -1,6 +1,7 @@
 """The read API: named queries over the collector's own store, and what the collector says of itself."""
 
 import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from queries import named
 from queries.render import arrow_chunks, csv_chunks, json_chunks
 from store import Store
 
+log = logging.getLogger("poascope.collect")
 _T = TypeVar("_T")
 
 THREADS = 8
@@ -39,9 +41,14 @@ FORMS = {
 
 
 def application(
-    store: Store, readiness: Callable[[], Mapping[str, Any]], counters: Callable[[], Mapping[str, float]], token: str = ""
+    store: Store,
+    readiness: Callable[[], Mapping[str, Any]],
+    counters: Callable[[], Mapping[str, float]],
+    token: str = "",
+    refused: Callable[[str], None] = log.warning,
 ) -> Starlette:
-    """Routes /query/{name}, /query, /healthz, /readyz, /metrics. `readiness`: the body of /readyz; `counters`: the samples of /metrics."""
+    """Routes /query/{name}, /query, /healthz, /readyz, /metrics. `readiness`: the body of /readyz; `counters`: the samples of /metrics;
+    `refused` is told of each attempt to write."""
     queries = Queries(store)
     registry = CollectorRegistry()
     registry.register(_Own(counters))
@@ -60,7 +67,13 @@ def application(
         body = readiness()
         return Response(msgspec.json.encode(body), 200 if body["ready"] else 503, media_type="application/json")
 
+    def unwritable(request: Request, error: Exception) -> Response:
+        asked = f"{request.method} {request.url.path[:100]}"
+        refused(f"read API: {asked} - it only answers questions, from {request.client.host if request.client else 'unknown'}")
+        return _error(405, f"{asked} - the read API only answers GET; overrides are sent by operators: the page, or `poascope intent set`")
+
     return Starlette(
+        exception_handlers={405: unwritable},
         routes=[
             Route("/query/{name}", guarded(queries.answer)),
             Route("/query", guarded(lambda request: Response(msgspec.json.encode(_catalogue()), media_type="application/json"))),

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,7 @@ from store.retention import Limits, Retention
 log = logging.getLogger("poascope.collect")
 
 OUTBOX = 256
+TOLD_S, TOLD_MOST = 60.0, 100  # of attempts to write, lest somebody fills the audit trail with them
 
 
 class _Server(uvicorn.Server):
@@ -47,6 +49,7 @@ class Collector:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._told: dict[str, float] = {}
         self.listener = listen(settings.api_host, settings.api_port, settings.api_token)
         try:
             self.store = Store.open(settings.store)
@@ -74,7 +77,7 @@ class Collector:
         await asyncio.to_thread(lambda: pa.table({"warm": [None, 1]}).to_pandas())
         if self._last["signals_at"]:
             self.core.gap("collector", "not running", _unix(self._last["signals_at"]), time.time(), None)
-        api = application(self.store, self._readiness, self.counters, self.settings.api_token)
+        api = application(self.store, self._readiness, self.counters, self.settings.api_token, self._refused)
         server = _Server(uvicorn.Config(api, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2))
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "api": lambda: server.serve([self.listener]),
@@ -107,6 +110,17 @@ class Collector:
     def _feed(self, received_at: float, subject: str, data: bytes) -> None:
         self._advance(received_at)
         self.core.feed_nats(received_at, subject, data)
+
+    def _refused(self, why: str) -> None:
+        """An attempt to write at the read API: for the log, and, once a minute, for the audit trail. It is nobody's but ours to store."""
+        now = time.time()
+        log.warning("refused: %s", why)
+        self._told = {told: at for told, at in self._told.items() if now - at < TOLD_S}
+        known = [name for name in (*self.core.deployments, *self.settings.namespaces) if re.fullmatch(r"[A-Za-z0-9_-]+", name)]
+        if why not in self._told and len(self._told) < TOLD_MOST:
+            self._told[why] = now
+            said = {"kind": "refusal", "at": now, "actor": "read API", "why": why}
+            self._feed(now, f"poascope.{known[0] if known else '-'}.decision", msgspec.json.encode(said))
 
     def _recall(self, at: float, subject: str, data: bytes) -> None:
         """A control message whose row the store already has: only what is in force is learnt from it."""
