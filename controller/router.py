@@ -37,11 +37,16 @@ EXPIRY_GRACE_S, LEASE_S = 2.0, 120.0
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How a Dynamo version calls what we call ω, and what else the decode leg of its own frontends sets beside it."""
+    """How a Dynamo version calls what we call ω, and what else the decode leg of its own frontends sets beside it.
+
+    `per_request`: whether its router heeds what a request asks. 1.6 takes it and goes by the router's own configuration all the same (seen:
+    100 of 100 choices); there each pair of parameters has a router of its own.
+    """
 
     omega: str
     decode: Mapping[str, float | bool]
     said: str
+    per_request: bool = True
 
 
 # 0.9: cost = weight x blocks left to prefill + active blocks; its frontends give the decode leg weight 0.
@@ -51,11 +56,26 @@ V1 = Names(
     {"overlap_score_credit": 0.0, "assume_kv_reuse": False, "track_prefill_tokens": False},
     "ω is prefill_load_scale, overlap_score_credit is 1; credit 0 on the decode leg behind a prefill pool",
 )
+V1_6 = replace(V1, said=f"{V1.said}; a change takes a new router, to which requests then under way are no load", per_request=False)
+MAX_ROUTERS = 16
 
 
 def override(names: Names, tau: float, omega: float, *, prefilled: bool) -> dict[str, float | bool]:
     """The per-request configuration for Dynamo's router. `prefilled`: the decode leg of a request whose prompt was read elsewhere."""
     return {"router_temperature": tau, names.omega: omega, **(names.decode if prefilled else {})}
+
+
+def configuration(names: Names, tau: float, omega: float, *, prefilled: bool) -> dict[str, float | bool]:
+    """What a request would ask, as far as a router is configured by it."""
+    asked = override(names, tau, omega, prefilled=prefilled)
+    return {name: value for name, value in asked.items() if not isinstance(value, bool)}
+
+
+def names_of(signature: str) -> Names:
+    """By the parameters that this version's `KvRouterConfig` has."""
+    if "prefill_load_scale" not in signature:
+        return V0
+    return V1_6 if "router_prefill_policy" in signature else V1
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,21 +325,36 @@ class Link:
 
 
 class Leg:
-    """One pool of workers: Dynamo's router chooses, keeps the load of each worker and publishes it; the request goes straight there."""
+    """One pool of workers: Dynamo's router chooses, keeps the load of each worker and publishes it; the request goes straight there.
 
-    def __init__(self, router: Any, client: Any) -> None:
-        self.router, self.client = router, client
+    `make` makes a router for (τ, ω). `prefilled`: the decode pool behind a prefill pool.
+    """
 
-    async def workers(self) -> list[str]:
+    def __init__(self, make: Callable[[float, float], Any], client: Any, names: Names, *, prefilled: bool) -> None:
+        self.make, self.client, self.names, self.prefilled = make, client, names, prefilled
+        self._routers: dict[tuple[float, float], Any] = {}
+
+    def router(self, tau: float, omega: float) -> Any:
+        """The one for these parameters, made when it is needed (12 to 30 ms); one for all of them where requests may ask."""
+        pair = (0.0, 0.0) if self.names.per_request else (tau, omega)
+        router = self._routers.pop(pair, None) or self.make(tau, omega)
+        self._routers[pair] = router
+        if len(self._routers) > MAX_ROUTERS:
+            # Requests that it routed hold it until they end.
+            del self._routers[next(iter(self._routers))]
+        return router
+
+    async def workers(self, tau: float, omega: float) -> list[str]:
         """Ids of the workers that this leg may choose from, as text: they do not fit a float."""
-        return sorted({str(load["worker_id"]) for load in await self.router.get_potential_loads([0])})
+        return sorted({str(load["worker_id"]) for load in await self.router(tau, omega).get_potential_loads([0])})
 
     async def stream(
-        self, request: Mapping[str, Any], context: Any, override: Mapping[str, Any], chosen: list[int]
+        self, request: Mapping[str, Any], context: Any, tau: float, omega: float, chosen: list[int]
     ) -> AsyncIterator[dict[str, Any]]:
         """The worker's answers. `chosen` gets its id. Whatever ends this, the router's books are closed behind it."""
-        request_id = context.id()
-        worker, dp_rank, overlap = await self.router.best_worker(list(request["token_ids"]), dict(override), request_id)
+        request_id, router = context.id(), self.router(tau, omega)
+        asked = override(self.names, tau, omega, prefilled=self.prefilled)
+        worker, dp_rank, overlap = await router.best_worker(list(request["token_ids"]), asked, request_id)
         chosen.append(worker)
         marked = False
         try:
@@ -328,10 +363,10 @@ class Leg:
             async for answer in await self.client.direct(sent, worker, annotated=False, context=context):
                 if not marked:
                     marked = True
-                    await self.router.mark_prefill_complete(request_id)
+                    await router.mark_prefill_complete(request_id)
                 yield answer
         finally:
-            await self.router.free(request_id)
+            await router.free(request_id)
 
 
 class Router:
@@ -343,14 +378,14 @@ class Router:
     async def generate(self, request: dict[str, Any], context: Any) -> AsyncIterator[dict[str, Any]]:
         """One request, from its tokens to its last answer. What fails here fails for this request alone."""
         in_force = self.link.now()
+        tau, omega = in_force.tau, in_force.omega
         await self.link.routed(context.id(), in_force)
         chosen: list[int] = []
         base = {key: value for key, value in request.items() if key != "router_config_override"}
         if self.prefill:
-            first = override(self.names, in_force.tau, in_force.omega, prefilled=False)
             stop = {**(request.get("stop_conditions") or {}), "max_tokens": 1}
             result: dict[str, Any] | None = None
-            async for answer in self.prefill.stream({**base, "stop_conditions": stop}, context, first, chosen):
+            async for answer in self.prefill.stream({**base, "stop_conditions": stop}, context, tau, omega, chosen):
                 if result is None and answer.get("disaggregated_params") is not None:
                     result = {"disaggregated_params": answer["disaggregated_params"]}
             if context.is_stopped() or context.is_killed():
@@ -358,8 +393,7 @@ class Router:
             if result is None:
                 raise RuntimeError(f"prefill: worker {chosen[-1]} - ended without handing its cache over")
             base["prefill_result"] = result
-        second = override(self.names, in_force.tau, in_force.omega, prefilled=self.prefill is not None)
-        async for answer in self.worker.stream(base, context, second, chosen):
+        async for answer in self.worker.stream(base, context, tau, omega, chosen):
             yield answer
 
     async def status(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,7 +408,7 @@ class Router:
             "nats": self.link.trouble,
             "unsaid": self.link.unsaid,
             "mapping": self.names.said,
-            "workers": {name: await leg.workers() for name, leg in legs.items()},
+            "workers": {name: await leg.workers(in_force.tau, in_force.omega) for name, leg in legs.items()},
         }
 
 
@@ -427,27 +461,33 @@ async def serve(runtime: Any, given: argparse.Namespace) -> None:
     """Run as a component until the runtime ends."""
     from dynamo import llm
 
-    names = V1 if "prefill_load_scale" in (llm.KvRouterConfig.__text_signature__ or "") else V0
+    names = names_of(llm.KvRouterConfig.__text_signature__ or "")
     kind = getattr(llm, "KvPushRouter", None) or llm.KvRouter
 
-    async def leg(path: str, **more: Any) -> Leg:
-        config = {names.omega: given.safe_omega, "router_temperature": given.safe_tau, "router_replica_sync": True, **more}
+    async def leg(path: str, *, prefilled: bool, **more: Any) -> Leg:
         endpoint = _endpoint(runtime, path)
         client = await endpoint.client()
         await client.wait_for_instances()
-        return Leg(kind(endpoint, given.block_size, llm.KvRouterConfig(**config)), client)
+
+        def make(tau: float, omega: float) -> Any:
+            config = configuration(names, tau, omega, prefilled=prefilled) | {"router_replica_sync": True, **more}
+            return kind(endpoint, given.block_size, llm.KvRouterConfig(**config))
+
+        made = Leg(make, client, names, prefilled=prefilled)
+        made.router(given.safe_tau, given.safe_omega)
+        return made
 
     held = Held((given.safe_tau, given.safe_omega))
     link = Link(given.nats, access(os.environ), given.deployment, given.replica, held, names.said)
     task = asyncio.create_task(link.run())
     try:
         # As Dynamo's frontends do it: a prefill worker's load is the prompts it has to read, not the blocks it holds.
-        prefill = await leg(given.prefill, router_track_active_blocks=False) if given.prefill else None
-        router = Router(link, names, await leg(given.worker), prefill)
+        prefill = await leg(given.prefill, prefilled=False, router_track_active_blocks=False) if given.prefill else None
+        router = Router(link, names, await leg(given.worker, prefilled=prefill is not None), prefill)
         endpoint = _endpoint(runtime, given.serve)
         place = (llm.ModelInput.Tokens, llm.ModelType.Chat | llm.ModelType.Completions, endpoint, given.model_path)
         name = given.model_name or given.model_path
-        if names is V1:
+        if names is not V0:
             await llm.register_model(*place, name, kv_cache_block_size=given.block_size, worker_type=llm.WorkerType.Aggregated)
         else:
             await llm.register_llm(*place, name, kv_cache_block_size=given.block_size)

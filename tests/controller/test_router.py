@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from controller import protocol, router
 from controller.bus import Bus
 from controller.protocol import Ack
-from controller.router import V0, V1, Held, Leg, Link, Router, override, parse_target
+from controller.router import V0, V1, V1_6, Held, Leg, Link, Names, Router, configuration, names_of, override, parse_target
 from poascope import ending
 from poascope.errors import Unreachable
 from poascope.settings import Settings
@@ -89,6 +89,42 @@ def test_omega_is_called_as_each_version_calls_it() -> None:
         "assume_kv_reuse": False,
         "track_prefill_tokens": False,
     }
+
+
+def test_each_version_is_known_by_its_configuration() -> None:
+    """0.9, 1.4 and 1.6, by signatures as theirs; 1.6 does not heed requests, so its routers are configured."""
+    assert names_of("(overlap_score_weight=1.0, router_temperature=0.0)") is V0
+    assert names_of("(overlap_score_weight=None, prefill_load_scale=1.0)") is V1
+    assert names_of("(prefill_load_scale=1.0, router_prefill_policy=None)") is V1_6
+    assert configuration(V1_6, 0.7, 2.0, prefilled=True) == {
+        "router_temperature": 0.7,
+        "prefill_load_scale": 2.0,
+        "overlap_score_credit": 0.0,
+    }
+
+
+async def test_a_version_that_does_not_heed_requests_gets_a_router_for_each_pair() -> None:
+    """Made once a pair, the least used given up after many; a request ends on the router that it began with."""
+    made: list[tuple[float, float]] = []
+    pools: list[Pool] = []
+
+    def make(tau: float, omega: float) -> Pool:
+        made.append((tau, omega))
+        pools.append(Pool({"token_ids": [8]}, {"token_ids": [9]}))
+        return pools[-1]
+
+    leg = Leg(make, Pool({"token_ids": [8]}, {"token_ids": [9]}), V1_6, prefilled=False)
+    stream = leg.stream(REQUEST, Context("r1"), 0.0, 1.0, [])
+    await anext(stream)
+    for tau in (0.0, 1.0, 0.0):
+        assert [a async for a in leg.stream(REQUEST, Context(f"r-{tau}"), tau, 1.0, [])]
+    assert made == [(0.0, 1.0), (1.0, 1.0)]
+    for n in range(router.MAX_ROUTERS):
+        leg.router(2.0, float(n))
+    leg.router(0.0, 1.0)
+    assert made[-1] == (0.0, 1.0)
+    assert [a async for a in stream] == [{"token_ids": [9]}]
+    assert pools[0].books[-1] == "free r1"
 
 
 def test_parsing_keeps_every_field() -> None:
@@ -168,7 +204,12 @@ class Said:
 
 def component(prefill: Pool | None, decode: Pool) -> tuple[Router, Said]:
     said = Said()
-    return Router(said, V0, Leg(decode, decode), Leg(prefill, prefill) if prefill else None), said  # type: ignore[arg-type]
+    first = leg(prefill) if prefill else None
+    return Router(said, V0, leg(decode, prefilled=first is not None), first), said  # type: ignore[arg-type]
+
+
+def leg(pool: Pool, names: Names = V0, *, prefilled: bool = False) -> Leg:
+    return Leg(lambda tau, omega: pool, pool, names, prefilled=prefilled)
 
 
 REQUEST = {"token_ids": [1, 2, 3], "stop_conditions": {"max_tokens": 9}, "router_config_override": {"router_temperature": 9.0}}
@@ -234,7 +275,7 @@ async def test_a_stream_that_its_reader_leaves_is_freed() -> None:
     """As when the frontend is gone."""
     pool = Pool({"token_ids": [8]}, {"token_ids": [9]})
     routes, _ = component(None, pool)
-    stream = routes.worker.stream(REQUEST, Context("r1"), {}, [])
+    stream = routes.worker.stream(REQUEST, Context("r1"), 0.0, 1.0, [])
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]
     assert pool.books == ["add r1", "mark r1", "free r1"]
