@@ -1,4 +1,4 @@
-"""`import`: a recording through the same core as live messages, into a store, whole or not at all."""
+"""`import`: a recording through the same core as live messages, or another tool's trace, into a store, whole or not at all."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from collectors import foreign
 from collectors.capture import Line, Reader
 from collectors.core import Core
 from poascope.errors import PoascopeError
@@ -26,23 +27,28 @@ class Imported:
     sha256: str
     already: bool = False
     truncated: str | None = None
+    format: str = "recording"
+    lacks: str = ""
     rows: Counter[str] = field(default_factory=Counter)
     counts: dict[str, int] = field(default_factory=dict)
     open_requests: int = 0
 
 
-def import_capture(path: Path, store: Store, settings: Settings, now: datetime) -> Imported:
-    """Import one recording. The second time it changes nothing; a broken end costs nothing but what is broken.
+def import_capture(path: Path, store: Store, settings: Settings, now: datetime, deployment: str | None = None) -> Imported:
+    """Import one recording, or a trace of AIPerf or Dynamo, told by what is in it. The second time it changes nothing; a broken end costs
+    nothing but what is broken. `deployment`: under which name a trace is stored that tells none, by default that of its file.
 
-    Raises PoascopeError when nothing in the file can be read.
+    Raises PoascopeError when nothing in the file can be read, or its schema is not known.
     """
     reader = Reader(path)
+    known = foreign.recognise(path, foreign.first_line(path))
     done = Imported(path, reader.sha256())
     with store.cursor() as cursor:
         done.already = bool(cursor.execute("SELECT 1 FROM imports WHERE sha256 = $sha256", {"sha256": done.sha256}).fetchone())
     if not done.already:
         parts: dict[str, list[pa.Table]] = {}
-        for table, rows in _tables(reader, settings, done, now):
+        tables = _tables(reader, settings, done, now) if known is None else _foreign(reader.path, known, deployment, done, now)
+        for table, rows in tables:
             parts.setdefault(table, []).append(rows)
         store.append_all({table: pa.concat_tables(rows) for table, rows in parts.items()})
     return done
@@ -65,9 +71,24 @@ def _tables(reader: Reader, settings: Settings, done: Imported, now: datetime) -
     done.open_requests = core.finish()
     yield from _taken(core, done)
     done.counts = {**core.counts(), **reader.counts}
-    record = {"sha256": done.sha256, "name": reader.path.name, "imported_at": now, "lines": reader.counts["lines"]}
+    yield _record(done, now)
+
+
+def _foreign(path: Path, known: foreign.Format, deployment: str | None, done: Imported, now: datetime) -> Iterator[tuple[str, pa.Table]]:
+    read = foreign.read(path, known, deployment or path.name.split(".")[0])
+    if not read.tables:
+        raise PoascopeError(f"import: {path} - no request in its {read.counts['lines']} lines of {known.name}")
+    done.format, done.lacks, done.truncated, done.counts = known.name, known.lacks, read.truncated, dict(read.counts)
+    for rows in read.tables:
+        done.rows["requests"] += rows.num_rows
+        yield "requests", rows
+    yield _record(done, now)
+
+
+def _record(done: Imported, now: datetime) -> tuple[str, pa.Table]:
+    record = {"sha256": done.sha256, "name": done.path.name, "imported_at": now, "lines": done.counts.get("lines", 0)}
     schema = pa.schema({"sha256": pa.string(), "name": pa.string(), "imported_at": pa.timestamp("us"), "lines": pa.uint64()})
-    yield "imports", pa.Table.from_pylist([record], schema)
+    return "imports", pa.Table.from_pylist([record], schema)
 
 
 def _taken(core: Core, done: Imported) -> Iterator[tuple[str, pa.Table]]:
@@ -97,6 +118,8 @@ def summary(done: Imported) -> dict[str, Any]:
     return {
         "capture": str(done.path),
         "sha256": done.sha256,
+        "format": done.format,
+        "lacks": done.lacks,
         "already": done.already,
         "truncated": done.truncated,
         "rows": dict(sorted(done.rows.items())),

@@ -1,4 +1,4 @@
-"""`collect` watches a cluster, `doctor` says what that lacks; `record` puts one into a file, `import` a file into a store."""
+"""`collect` watches a cluster, `doctor` says what that lacks; `record`, `import` and `compact` are about files of it."""
 
 import json
 from collections.abc import Callable
@@ -23,11 +23,25 @@ def register(cli: typer.Typer) -> None:
     events, metrics = ("nats_url", "nats_credentials", "namespaces"), ("prometheus_url", "scrape", "scrape_interval_s")
     api = ("api_host", "api_port", "api_token")
     cli.command("collect")(
-        verb(*events, *metrics, "store", *api, "window_s", "lost_after_s", "preset", "regime_source", "alarm_signal")(collect)
+        verb(
+            *events,
+            *metrics,
+            "store",
+            *api,
+            "window_s",
+            "lost_after_s",
+            "preset",
+            "regime_source",
+            "alarm_signal",
+            "retain_raw_days",
+            "retain_raw_gb",
+            "retain_rollup_days",
+        )(collect)
     )
     cli.command("doctor")(verb(*events[:2], *metrics[:2], "store", *api, "caddy_admin_url")(doctor))
     cli.command("record")(verb("nats_url", "nats_credentials", "scrape", "scrape_interval_s")(record))
     cli.command("import")(verb("store", "window_s", "lost_after_s", "preset", "regime_source", "alarm_signal")(import_captures))
+    cli.command("compact")(verb("store")(compact))
     experiments = group(cli, "experiment", "Questions to recordings and real clusters, answered with their error.")
     for name, told in EXPERIMENTS.items():
         experiments.command(name)(verb("window_s", "lost_after_s", "slo_ttft_s", "preset")(_experiment(name, told)))
@@ -91,10 +105,19 @@ def record(
 
 def import_captures(
     settings: Settings,
-    captures: Annotated[list[Path], typer.Argument(help="Recordings made by `poascope record`.", show_default=False)],
+    captures: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Recordings of `poascope record`, AIPerf's profile_export.jsonl, Dynamo's request traces (DYN_REQUEST_TRACE=1).",
+            show_default=False,
+        ),
+    ],
+    deployment: Annotated[
+        str | None, typer.Option("--deployment", help="Under which name to keep a trace that tells none; default: its file's.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was read as JSON.")] = False,
 ) -> None:
-    """Read recordings into a store; one that is already in it changes nothing."""
+    """Read recordings, or traces of other tools, into a store; the format is told by the content. What is already in it changes nothing."""
     from datetime import UTC, datetime
 
     from collectors.importer import import_capture, summary
@@ -105,7 +128,7 @@ def import_captures(
     try:
         with Store.open(settings.store) as store:
             for path in captures:
-                done = import_capture(path, store, settings, datetime.now(UTC).replace(tzinfo=None))
+                done = import_capture(path, store, settings, datetime.now(UTC).replace(tzinfo=None), deployment)
                 typer.echo(json.dumps(summary(done)) if as_json else _sentence(summary(done)))
                 told = True
     except BaseException:
@@ -143,7 +166,9 @@ def _experiment(name: str, told: str) -> Callable[..., None]:
     return experiment
 
 
+def compact(settings: Settings) -> None:
     """Write a closed store anew without the room that deleted rows left. Needs as much free disk as the rows that stay."""
+    from store.retention import compact as anew
 
     before, after = anew(settings.store)
     typer.echo(f"{settings.store}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
@@ -154,6 +179,8 @@ def _sentence(done: dict[str, object]) -> str:
         return f"{done['capture']}: already in the store, nothing changed"
     parts = [f"{name} {count}" for name, count in dict(done["rows"]).items()]  # type: ignore[call-overload]
     text = f"{done['capture']}: {', '.join(parts) or 'no rows'}"
+    if done["lacks"]:
+        text += f"\n  read as {done['format']}; it does not tell {done['lacks']}: those are NULL"
     if done["open_requests"]:
         text += f"\n  {done['open_requests']} requests were still under way when the recording ended"
     for name, count in dict(done["notable"]).items():  # type: ignore[call-overload]

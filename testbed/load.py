@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, BinaryIO
 
@@ -16,9 +16,10 @@ import aiohttp
 import msgspec
 
 from poascope.errors import Unreachable
-from testbed.prompts import Shape, prompt
+from testbed.prompts import Shape, prompt, traced
 from testbed.report import Tally
 from testbed.scenario import Scenario
+from testbed.trace import Arrival
 
 MAX_IN_FLIGHT = 2000
 BACKOFF_S, MAX_BACKOFF_S = 0.25, 5.0
@@ -43,8 +44,20 @@ class Load:
     """One run. `run` returns when all phases are over and every answer has ended, or at once when cancelled; tallies stay readable."""
 
     def __init__(
-        self, base_url: str, model: str, scenario: Scenario, shape: Shape, seed: int, out: BinaryIO | None, tell: Callable[["Load"], None]
+        self,
+        base_url: str,
+        model: str,
+        scenario: Scenario,
+        shape: Shape,
+        seed: int,
+        out: BinaryIO | None,
+        tell: Callable[["Load"], None],
+        *,
+        overhead: int = 0,
+        block_tokens: int = 512,
     ) -> None:
+        """overhead: tokens that the chat template adds; block_tokens: how many one hash id of a trace stands for."""
+        self.overhead, self.block_tokens = overhead, block_tokens
         self.url, self.model, self.scenario, self.shape = f"{base_url}/v1/chat/completions", model, scenario, shape
         self.rng, self.out, self.tell = random.Random(seed), out, tell
         self.tallies = [Tally(phase) for phase in scenario.phases]
@@ -66,7 +79,9 @@ class Load:
                     self.phase = number
                     began = time.monotonic()
                     try:
-                        if phase.rate is not None:
+                        if phase.arrivals:
+                            await self._replay(session, phase.arrivals, phase.seconds)
+                        elif phase.rate is not None:
                             await self._open(session, phase.rate, phase.seconds)
                         else:
                             await self._closed(session, phase.users or 0, phase.seconds)
@@ -118,16 +133,30 @@ class Load:
                 self._keep(asyncio.create_task(self._fire(session)))
         await asyncio.sleep(max(0.0, end - now()))
 
-    async def _fire(self, session: aiohttp.ClientSession) -> None:
-        await self._request(session)
+    async def _replay(self, session: aiohttp.ClientSession, arrivals: Sequence[Arrival], seconds: float) -> None:
+        """Each request when the trace says, whatever became of those before it."""
+        self._users = 0
+        now = asyncio.get_running_loop().time
+        began = now()
+        for arrival in arrivals:
+            await asyncio.sleep(max(0.0, began + arrival.at_s - now()))
+            if self.in_flight >= MAX_IN_FLIGHT:
+                self.tally.sent += 1
+                self.tally.errors[f"not sent: {MAX_IN_FLIGHT} in flight"] += 1
+            else:
+                self._keep(asyncio.create_task(self._fire(session, arrival)))
+        await asyncio.sleep(max(0.0, began + seconds - now()))
 
-    async def _request(self, session: aiohttp.ClientSession) -> bool:
+    async def _fire(self, session: aiohttp.ClientSession, arrival: Arrival | None = None) -> None:
+        await self._request(session, arrival)
+
+    async def _request(self, session: aiohttp.ClientSession, arrival: Arrival | None = None) -> bool:
         """Send one and read it to the end. True when it came whole; a failure is counted in its phase."""
         number, tally = self.phase, self.tally
         body = {
             "model": self.model,
-            "messages": [{"role": "user", "content": prompt(self.shape, self.rng)}],
-            "max_tokens": self.shape.output_tokens,
+            "messages": [{"role": "user", "content": self._prompt(arrival)}],
+            "max_tokens": arrival.output_tokens if arrival else self.shape.output_tokens,
             "stream": True,
             "ignore_eos": True,
             "temperature": 0,
@@ -168,6 +197,12 @@ class Load:
                 tally.e2e_s.append(marks[-1] - began)
                 tally.itl_s += [after - before for before, after in pairwise(marks)]
         return error is None
+
+    def _prompt(self, arrival: Arrival | None) -> str:
+        if arrival is None:
+            return prompt(self.shape, self.rng)
+        tokens = max(1, arrival.input_tokens - self.overhead)
+        return traced(tokens, arrival.blocks, self.block_tokens, self.shape.seed, self.rng)
 
     def _record(self, number: int, outcome: Outcome) -> None:
         if self.out:

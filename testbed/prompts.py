@@ -1,6 +1,7 @@
 """Prompts with a tunable share of common prefix. Pure: everything comes from the generator that is passed in."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testbed.model import WORDS
@@ -19,6 +20,14 @@ class Shape:
     templates: int = 5
     shared_ratio: float = 0.1
     seed: int = 7
+
+
+def traced(tokens: int, blocks: Sequence[int], block_tokens: int, seed: int, rng: random.Random) -> str:
+    """A prompt of about `tokens` words; those of each block come from its hash id alone, so equal leading ids are equal prefixes."""
+    words: list[str] = []
+    for block in blocks[: -(-tokens // block_tokens)]:
+        words += random.Random(f"{seed}/block/{block}").choices(WORDS, k=block_tokens)
+    return " ".join([*words[:tokens], *rng.choices(WORDS, k=max(0, tokens - len(words)))])
 
 
 def prompt(shape: Shape, rng: random.Random) -> str:

@@ -1,11 +1,12 @@
 """Load scenarios: phases of closed or open load. Pure, apart from reading the file that ships with the package."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from poascope.errors import Misconfigured
+from testbed.trace import Arrival, read_mooncake
 
 SHIPPED = Path(__file__).parent / "scenarios.toml"
 MAX_USERS, MAX_RATE = 2000, 1000.0
@@ -13,13 +14,16 @@ MAX_USERS, MAX_RATE = 2000, 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`users` requests in flight (closed loop) or `rate` Poisson arrivals per second (open loop) for `seconds`."""
+    """For `seconds`: `users` requests in flight (closed loop), `rate` Poisson arrivals a second, or the `arrivals` of a trace."""
 
     seconds: float
     users: int | None = None
     rate: float | None = None
+    arrivals: tuple[Arrival, ...] = ()
 
     def __str__(self) -> str:
+        if self.arrivals:
+            return f"{len(self.arrivals)} req"
         return f"C={self.users}" if self.users is not None else f"λ={self.rate:g}/s"
 
 
@@ -68,10 +72,12 @@ def parse_scenarios(text: str) -> dict[str, Scenario]:
 
 
 def choose(name: str, *, users: int | None = None, rate: float | None = None, seconds: float | None = None) -> Scenario:
-    """A shipped scenario, or one of a .toml file (`FILE.toml` with one table, or `FILE.toml:NAME`). Raises Misconfigured.
+    """A shipped scenario, or one of a .toml file (`FILE.toml` with one table, or `FILE.toml:NAME`), or a Mooncake trace (`FILE.jsonl`).
 
-    `users` or `rate` turn it into one phase of that load; `seconds` is that phase's length, or rescales the whole scenario.
+    Raises Misconfigured. `users` or `rate` turn it into one phase of that load; `seconds` is that phase's length, or rescales the whole.
     """
+    if name.endswith((".jsonl", ".jsonl.gz")):
+        return _of_trace(Path(name), users, rate, seconds)
     file, _, wanted = name.partition(".toml")
     path = Path(f"{file}.toml") if wanted or name.endswith(".toml") else SHIPPED
     if not path.is_file():
@@ -91,3 +97,16 @@ def choose(name: str, *, users: int | None = None, rate: float | None = None, se
         scaled = tuple(parse_phase("load", {k: v for k, v in p.items() if v is not None}) for p in phases)
         return Scenario(scenario.name, scenario.about, scaled)
     return scenario
+
+
+def _of_trace(path: Path, users: int | None, rate: float | None, seconds: float | None) -> Scenario:
+    if users is not None or rate is not None:
+        raise Misconfigured(f"load: {path} - a trace says itself when each request comes; leave out --users and --rate")
+    arrivals = read_mooncake(path)
+    length = arrivals[-1].at_s
+    if seconds is not None:
+        if not 0 < seconds <= 86_400:
+            raise Misconfigured(f"load: seconds {seconds} - must be above 0 and at most 86400")
+        factor = seconds / length if length else 1.0
+        arrivals, length = tuple(replace(a, at_s=a.at_s * factor) for a in arrivals), seconds
+    return Scenario(path.name, "the arrivals of a trace", (Phase(max(length, 0.001), arrivals=arrivals),))

@@ -71,7 +71,7 @@ def start(settings: Settings, name: Annotated[str, typer.Argument(help="As in th
 
 def load(
     settings: Settings,
-    scenario: Annotated[str, typer.Argument(help="steady, ramp, spike, spike-long, or FILE.toml[:NAME].")],
+    scenario: Annotated[str, typer.Argument(help="steady, ramp, spike, spike-long, FILE.toml[:NAME], or a Mooncake trace FILE.jsonl.")],
     dir: Dir = DEFAULT_DIR,
     url: Annotated[str | None, typer.Option(help="Where to send; default: the gateway of the testbed in --dir.")] = None,
     users: Annotated[int | None, typer.Option(help="One closed loop of that many users instead of the phases.")] = None,
@@ -81,6 +81,7 @@ def load(
     output_tokens: Annotated[int, typer.Option(min=1, max=8000, help="Tokens of an answer.")] = 256,
     templates: Annotated[int, typer.Option(min=1, max=10_000, help="Different shared prefixes.")] = 5,
     shared: Annotated[float, typer.Option(min=0, max=1, help="Share of a prompt that is its template's prefix.")] = 0.1,
+    trace_block: Annotated[int, typer.Option(min=1, max=65_536, help="Tokens that one hash id of a Mooncake trace stands for.")] = 512,
     seed: Annotated[int, typer.Option(help="Same seed, same prompts and arrivals.")] = 7,
     out: Annotated[Path | None, typer.Option(help="Write one JSON line for each request.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -99,7 +100,7 @@ def load(
     model, overhead = asyncio.run(discover(base_url))
     shape = Shape(max(1, input_tokens - overhead), output_tokens, templates, shared, seed)
     with console.progress(chosen, quiet=json) as tell, console.opened(out) as file:
-        run = Load(base_url, model, chosen, shape, seed, file, tell)
+        run = Load(base_url, model, chosen, shape, seed, file, tell, overhead=overhead, block_tokens=trace_block)
         interrupted = False
         try:
             asyncio.run(run.run())
