@@ -24,6 +24,7 @@ def _live_head(rows: Rows, age_s: float | None, objectives: Objectives) -> Head:
 LIVE = Page(
     "live",
     (
+        Panel("alarm", "Early warning", "rings before the TTFT objective breaks; judge it by its record", None),
         Panel(
             "poa",
             "Price of anarchy",
@@ -38,7 +39,6 @@ LIVE = Page(
             lambda g: ttft(g.frames["signals"], slo_s=g.objectives.slo_ttft_s, theme=g.theme),
             named=True,
         ),
-        Panel("alarm", "Early warning", "rings before the TTFT objective breaks; judge it by its record", None),
         Panel(
             "lost",
             "Where the lost seconds go",
