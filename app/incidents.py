@@ -31,6 +31,9 @@ def dialog(deployment: str, span: Span, name: str = "", title: str = "", notes: 
             st.rerun()
         return
     st.html(f'<p class="po-note">{iso(span[0])} to {iso(span[1])}, {span[1] - span[0]:.0f} s</p>')
+    if here.get().file:
+        st.html('<p class="po-note">A file is shown, and nothing can be written to it. Where it came from incidents can be marked.</p>')
+        return
     if not operators.sign_in_form(deployment):
         return
     with st.form("incident", border=False):

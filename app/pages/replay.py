@@ -1,7 +1,6 @@
 """The Replay page: which incidents there were, and each of them again, as it was on screen and as it looks today."""
 
 import html
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -57,14 +56,14 @@ def _list(deployment: str) -> None:
         if len(known.feed.deployments) > 1:
             chosen = st.selectbox("Deployment", known.feed.deployments, index=known.feed.deployments.index(deployment), width=220)
             deployment = chosen or deployment
-        now = time.time()
+        now = known.feed.clock()
         since = st.text_input("From (UTC)", iso(now - 1800), width=210, key="span_from")
         until = st.text_input("To (UTC)", iso(now), width=210, key="span_to")
         if st.button("Open this span"):
             st.query_params.from_dict({"deployment": deployment, "from": since, "to": until})
             st.rerun()
     try:
-        found = known.feed.read("incidents", **{"deployment": deployment, "from": time.time() - AGO_S})
+        found = known.feed.read("incidents", **{"deployment": deployment, "from": known.feed.clock() - AGO_S})
     except (PoascopeError, TimeoutError) as error:
         st.html(f'<h2 class="po-title">Incidents</h2><p class="po-note">Cannot tell: {html.escape(str(error))}</p>')
         return
