@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from controller import guard
 from poascope import ending
 from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Settings
@@ -33,6 +34,7 @@ def control(settings: Settings) -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    dismiss = guard.post(settings) if settings.caddy_admin_url and settings.profiles else None
 
     async def run() -> None:
         task = asyncio.ensure_future(_control(settings))
@@ -48,7 +50,11 @@ def control(settings: Settings) -> None:
                 first = first.exceptions[0]
             raise first from None
 
-    ending.run(run())
+    try:
+        ending.run(run())
+    finally:
+        if dismiss:
+            dismiss()
 
 
 async def _control(settings: Settings) -> None:
