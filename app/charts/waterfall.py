@@ -9,7 +9,7 @@ from queries.life import Life
 # Stages that a colour of the lost seconds stands for keep it.
 COLOUR = {
     "prefill queue": "prefill_queue_s",
-    "prefill": "poa_ttft",
+    "prefill": "ttft_p90",
     "prefill and its queue": "prefill_queue_s",
     "transfer": "transfer_s",
     "first step": "ttft_p50",

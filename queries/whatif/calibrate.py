@@ -10,6 +10,8 @@ from queries.memory import Memory, learn
 from queries.whatif.model import Prefill
 from queries.window import Codes, Floats, Requests
 
+LARGEST = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Stays:
@@ -59,7 +61,7 @@ def _in_steps(stays: Stays) -> Prefill | None:
     """Ends close together are one step. It began when the step before had ended, or its first request came. What would have been done in
     under half of its time belongs to the step before: on a busy machine the events of one step trickle in.
 
-    The budget is the largest step, if steps ever left somebody waiting; infinite when none did.
+    The budget is the largest step, if one of the largest left somebody waiting; infinite when none did.
     """
     same = np.append(False, stays.worker[1:] == stays.worker[:-1])
     new = ~same | (np.diff(stays.done, prepend=-np.inf) > BATCH_S)
@@ -76,10 +78,11 @@ def _in_steps(stays: Stays) -> Prefill | None:
         if not short.any():
             break
         new[first[short]] = False
-    waits = [stays.arrived[(stays.worker == stays.worker[a])] for a in first]
-    ends = [stays.done[(stays.worker == stays.worker[a])] for a in first]
-    left = [bool(((w < s - BATCH_S) & (d > e + BATCH_S)).any()) for w, d, s, e in zip(waits, ends, start, end, strict=True)]
-    return Prefill(base, block, budget_blocks=float(blocks.max()) if any(left) else np.inf)
+    left = False
+    for k in np.argsort(blocks)[-LARGEST:]:
+        mine = stays.worker == stays.worker[first[k]]
+        left = left or bool((mine & (stays.arrived < start[k] - BATCH_S) & (stays.done > end[k] + BATCH_S)).any())
+    return Prefill(base, block, budget_blocks=float(blocks.max()) if left else np.inf)
 
 
 def replay_prefill(stays: Stays, timing: Prefill) -> Floats:
