@@ -38,7 +38,7 @@ COLUMNS = ("ts", "arrivals_per_s", "regime", "poa_withheld", "ttft_p99_censored_
 
 
 def of_row(signal: str, row: Mapping[str, Any]) -> float | None:
-    """The signal's value in a row of `signals`; None where it is withheld. What is drawn hollow warns of nothing, and is nothing to learn."""
+    """The signal's value in a row of `signals`; None where it is withheld, stale or drawn hollow: that warns of nothing and teaches nothing."""
     value = row[_COLUMNS[signal]]
     silent = row["regime"] == "unknown" if signal == "ttft_ewma" else row["arrivals_per_s"] is None
     hollow = silent or (signal.startswith("poa") and row["poa_withheld"] is not None)
@@ -144,7 +144,7 @@ def step(alarm: Alarm, now: float, value: float | None, p99_s: float | None, slo
     a = _judge(a, now, value)
     a = _learn(a, now, x, p99_s)
     if now - (a.told_at or now) >= TOLD_EVERY_S:
-        a = _tell(a, now, "learning" if a.state == "learning" else "watch", value, why=progress(a) if a.state == "learning" else None)
+        a = _tell(a, now, "learning" if a.state == "learning" else "watch", value)
     return a
 
 
@@ -157,6 +157,8 @@ def watch(alarm: Alarm, row: Mapping[str, Any], signal: str, slo_s: float) -> Al
 
 def _tell(a: Alarm, now: float, event: str, value: float | None, lead_s: float | None = None, why: str | None = None) -> Alarm:
     reference = None if a.baseline is None else level(a.signal, a.baseline.reference)
+    if why is None and a.state == "learning":
+        why = progress(a)
     said = Said(now, event, a.state, now if a.since is None else a.since, value, reference, lead_s, a.watched_s, why)
     return replace(a, said=(*a.said, said), watched_s=0.0, told_at=now)
 
@@ -181,7 +183,7 @@ def _breach(a: Alarm, now: float, value: float | None, p99_s: float | None, slo_
         a = replace(a, over_at=now, breached=a.breached or a.state == "alarm", unproven=())
         if begins:
             lead = now - a.since if a.state == "alarm" and a.since is not None else None
-            a = _tell(a, now, "breach", value, lead, "not armed" if a.state == "learning" else None)
+            a = _tell(a, now, "breach", value, lead)
     elif a.over_at is not None and now - a.over_at >= RECOVERED_S:
         a = _tell(replace(a, over_at=None), now, "recovered", value)
     return a

@@ -45,7 +45,7 @@ def test_requests_without_a_first_token_are_slow() -> None:
 
 
 def test_limits_are_learnt_on_half_of_the_quiet_and_judged_on_the_rest() -> None:
-    """Headroom falls 18 s before the first slow token comes, and the client's P99 with it: a lead; what never moves misses it; no false alarm in the second half."""
+    """Headroom falls 18 s before the first slow token, by which the client's P99 breaks: a lead. What never moves misses it."""
     seen = client((0, 100, 0.05), (100, 130, 3.0), (130, 2200, 0.05))
     rows = [row(t, 0.0 if 85 <= t < 130 else 0.6) for t in range(2200)]
     table = {r["signal"]: r for r in early_warning(rows, seen, Settings())}

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import math
 import re
 import signal
 import subprocess
@@ -207,6 +208,33 @@ async def test_control_is_recorded_from_the_bucket(nats_server: NatsServer, bus:
 def test_signals_go_where_the_control_protocol_says(deployment: str) -> None:
     """The collector and the controller spell a deployment's subject alike."""
     assert signals_subject(deployment) == protocol.signals_subject(deployment)
+
+
+def test_the_early_warning_survives_a_restart(tmp_path: Path) -> None:
+    """What it learnt and what it was worth come from the store: armed at once, its record as before."""
+    settings = Settings(api_port=0, store=str(tmp_path / "s.duckdb"))
+    collector = Collector(settings)
+    base = math.floor(time.time()) - 700.0
+    for second in range(600):
+        row = {"ts": base + second, "deployment": "dynamo", "arrivals_per_s": 5.0, "regime": "below", "headroom_ratio": 0.7}
+        collector.core.rows.put("signals", **row, ttft_p99_censored_s=0.1)
+    breach = {"event": "breach", "state": "alarm", "since": base, "lead_s": 20.0, "watched_s": 600.0}
+    collector.core.rows.put("alarms", ts=base, deployment="dynamo", signal="headroom", **breach)
+    collector.store.append_all(collector.core.take())
+    collector.store.close()
+    collector.listener.close()
+    again = Collector(settings)
+    assert again.core.alarms["dynamo"].state == "armed"
+    learnt = again.core.alarms["dynamo"].baseline
+    with again.store.cursor() as cursor:
+        (record,) = named.alarm_record(cursor, "dynamo").to_pylist()
+    assert (record["warned"], record["lead_s"], record["watched_s"]) == (1, 20.0, 600.0)
+    for line in list(Reader(CAPTURE))[:200]:
+        feed(again.core, line)
+    memory = again.core.deployments["dynamo"].memory
+    assert memory is not None and memory.alarm.baseline == learnt
+    again.store.close()
+    again.listener.close()
 
 
 def test_lost_messages_are_counted_for_prometheus() -> None:
