@@ -18,6 +18,7 @@ from app.chain import chain
 from app.charts.frame import number, with_gaps
 from app.charts.load import Lines, choose
 from app.control import Control
+from app.file import File, NoControl
 from app.page import Given, Head, Page
 from app.panels import LIVE
 from app.theme import THEMES
@@ -82,7 +83,13 @@ def _said(answer: httpx.Response) -> str:
 class Feed:
     """What the viewers see, renewed once a second. Answers are bytes, made once for each distinct question of a tick."""
 
-    def __init__(self, collector: Collector, control: Control, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        collector: Collector | File,
+        control: Control | NoControl,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.collector, self.control, self.clock = collector, control, clock
         self.objectives = status.Objectives(settings.slo_ttft_s, settings.slo_itl_s)
         self.deployments: list[str] = []

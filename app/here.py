@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from app.control import Control
     from app.data import Feed
     from app.desk import Desk
+    from app.file import NoControl
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
     settings: Settings
     feed: "Feed"
-    control: "Control"
+    control: "Control | NoControl"
     plotly: str
     desk: "Desk"
+    file: str = ""  # what is said where a closed file is shown; empty: live
 
 
 _here: list[Here] = []

@@ -74,6 +74,9 @@ def _cancel(deployment: str, nonce: str) -> None:
 def render(deployment: str | None) -> None:
     """The sidebar: what is in force above, the form below. The chain renews itself in the browser and leaves the form alone."""
     st.html('<h2 class="po-title">Override</h2>')
+    if here.get().file:
+        st.html('<p class="po-note">A file is shown: there is nothing to steer.</p>')
+        return
     if deployment is None:
         st.html('<p class="po-note">No deployment heard yet: there is nothing to steer.</p>')
         return

@@ -11,6 +11,7 @@ import gzip
 import hmac
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from app import here, oidc, payload, theme
 from app.control import Control
 from app.data import Collector, Feed
 from app.desk import Desk
+from app.file import File, NoControl
 from app.panels import PAGES
 from poascope import ending
 from poascope.addresses import OwnHost, is_loopback
@@ -108,8 +110,8 @@ def routes(feed: Feed) -> list[Route]:
     return [Route("/live", live), Route(plotly_path(), bundle)]
 
 
-def build(settings: Settings) -> st.App:
-    """The ASGI app. Raises Misconfigured when others could reach it without a token."""
+def build(settings: Settings, file: File | None = None) -> st.App:
+    """The ASGI app, over the collector or over a closed file. Raises Misconfigured when others could reach it without a token."""
     if not is_loopback(settings.dash_host) and not settings.dash_token:
         raise Misconfigured(f"dash_host: {settings.dash_host} - not loopback, so dash_token must be set")
     if settings.oidc_url and not settings.dash_url and not is_loopback(settings.dash_host):
@@ -118,10 +120,11 @@ def build(settings: Settings) -> st.App:
         config.set_option(option, value)
     host = f"[{settings.api_host}]" if ":" in settings.api_host else settings.api_host
     reached = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
-    control = Control(settings)
-    feed = Feed(Collector(f"http://{reached}:{settings.api_port}", settings.api_token), control, settings)
+    control: Control | NoControl = NoControl() if file else Control(settings)
+    source = file or Collector(f"http://{reached}:{settings.api_port}", settings.api_token)
+    feed = Feed(source, control, settings, file.clock if file else time.time)
     desk = Desk(settings, feed.choose)
-    here.use(here.Here(settings, feed, control, plotly_path(), desk))
+    here.use(here.Here(settings, feed, control, plotly_path(), desk, file.said if file else ""))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: st.App) -> AsyncIterator[None]:
@@ -157,12 +160,12 @@ class _Server(uvicorn.Server):
             self._listening()
 
 
-def serve(settings: Settings, listening: Callable[[], None]) -> None:
+def serve(settings: Settings, listening: Callable[[], None], file: File | None = None) -> None:
     """Run until told to stop; `listening` is called once it can be opened. Raises PoascopeError when the port is taken."""
     logging.getLogger("httpx").setLevel(logging.WARNING)
     server = _Server(
         uvicorn.Config(
-            build(settings),
+            build(settings, file),
             host=settings.dash_host,
             port=settings.dash_port,
             log_level="warning",

@@ -1,8 +1,10 @@
 """`query` and `export`: a closed file is opened, a running collector is asked over HTTP."""
 
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +13,10 @@ from poascope.errors import Misconfigured
 from poascope.settings import Settings
 from poascope.verbs import verb
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Rows = Callable[[str, Mapping[str, str]], "AbstractContextManager[pa.RecordBatchReader]"]
 StoreFile = Annotated[str | None, typer.Option("--store", help="A store that no process has open, or a bundle.")]
 Url = Annotated[str | None, typer.Option("--url", help="A running collector, as http://127.0.0.1:8600.")]
 
@@ -67,23 +73,24 @@ def export(
     url: Url = None,
     from_: Annotated[str | None, typer.Option("--from", help="ISO-8601 (UTC) or Unix seconds; default: the beginning.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="ISO-8601 (UTC) or Unix seconds; default: the end.")] = None,
+    pseudonymise: Annotated[
+        bool, typer.Option("--pseudonymise", help="Ids and names as a keyed hash, the same within the file; free text is left out.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows and checksums as JSON.")] = False,
 ) -> None:
-    """Write a slice of every table, with a manifest of versions, settings and checksums, into one file that opens like a store."""
+    """Write a slice of every table, with a manifest of versions, settings and checksums, into one file: `poascope dash OUT` opens it."""
     import json
     import platform
-    from collections.abc import Iterator
-    from contextlib import contextmanager
+    import secrets
     from dataclasses import asdict, fields
     from datetime import UTC, datetime
 
     import duckdb
-    import pyarrow as pa
 
     from poascope import __version__
-    from queries import named, remote
-    from queries.bundle import write_bundle
-    from store import Store
+    from queries import named
+    from queries.bundle import GIVEN, write_bundle
+    from queries.pseudonyms import Pseudonyms
     from store.migrations import migrations
 
     one_of(store, url)
@@ -95,25 +102,40 @@ def export(
         "python": platform.python_version(),
         "duckdb": duckdb.__version__,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "source": _shown(url or store),
         "span": span,
-        "settings": {f.name: _shown(asdict(settings)[f.name]) for f in fields(settings) if not f.metadata["secret"]},
+        "pseudonymised": pseudonymise,
     }
-    if url:
-        tables = write_bundle(out, lambda name: remote.read(url, settings.api_token, name, span), about)
+    if not pseudonymise:
+        shown = {f.name: _shown(asdict(settings)[f.name]) for f in fields(settings) if not f.metadata["secret"]}
+        about |= {"source": _shown(url or store), "settings": shown}
     else:
-        with Store.open(str(store), read_only=True) as file:
-
-            @contextmanager
-            def rows(name: str) -> Iterator[pa.RecordBatchReader]:
-                with file.cursor() as cursor:
-                    yield named.read(cursor, name, span)
-
-            tables = write_bundle(out, rows, about)
+        about |= {"settings": {name: value for name, value in asdict(settings).items() if isinstance(value, int | float)}}
+    change = Pseudonyms(secrets.token_bytes(32)).rows if pseudonymise else None
+    with source(settings, store, url) as rows:
+        tables = write_bundle(out, lambda name: rows(name, {**span, **GIVEN.get(name, {})}), about, change)
     if as_json:
         typer.echo(json.dumps({"out": str(out), "tables": tables}))
     else:
         typer.echo(f"{out}: " + ", ".join(f"{about['rows']} {name}" for name, about in tables.items()))
+
+
+@contextmanager
+def source(settings: Settings, store: str | None, url: str | None) -> Iterator[Rows]:
+    """Named queries of a closed file or of a running collector: `rows(name, parameters)` is a context that gives their batches."""
+    from queries import named, remote
+    from store import Store
+
+    if url:
+        yield lambda name, given: remote.read(url, settings.api_token, name, given)
+        return
+    with Store.open(str(store), read_only=True) as file:
+
+        @contextmanager
+        def rows(name: str, given: Mapping[str, str]) -> "Iterator[pa.RecordBatchReader]":
+            with file.cursor() as cursor:
+                yield named.read(cursor, name, given)
+
+        yield rows
 
 
 def _shown(value: Any) -> Any:

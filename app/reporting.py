@@ -1,0 +1,85 @@
+"""What a report is told: the named queries of a span, from a file or a running collector."""
+
+import math
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+
+from app.payload import RANGES
+from app.report import Told
+from app.status import Objectives
+from poascope import __version__
+from poascope.errors import Misconfigured, PoascopeError
+from poascope.settings import Settings
+from queries import named
+from queries.verbs import Rows
+
+LONGEST = timedelta(days=31)
+POINTS = 720  # a line
+
+
+def tell(rows: Rows, settings: Settings, deployment: str | None, begin: str | None, end: str | None, source: str) -> Told:
+    """Raises Misconfigured when it is not clear of what, PoascopeError when there is nothing."""
+    bounds = named.bind(named.catalogue()["signals"], {"from": begin, "to": end})
+    known = {row["deployment"]: row for row in _read(rows, "deployments", {}).to_pylist()}
+    if not known:
+        raise PoascopeError(f"report: {source} - holds no signals and no requests")
+    if deployment is None and len(known) > 1:
+        raise Misconfigured(f"deployment: not given - {source} has {', '.join(sorted(known))}; choose one with --deployment")
+    chosen = deployment or next(iter(known))
+    if chosen not in known:
+        raise Misconfigured(f"deployment: {chosen} - not in {source}; it has {', '.join(sorted(known))}")
+    since = _aware(bounds["from"] or known[chosen]["first_at"])
+    until = _aware(bounds["to"] or known[chosen]["last_at"] + timedelta(seconds=1))
+    if not timedelta(0) < until - since <= LONGEST:
+        raise Misconfigured(
+            f"from, to: {since:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} - must span more than nothing, at most 31 days"
+        )
+    length_s = (until - since).total_seconds()
+    step = next((step for longest, step in RANGES.items() if length_s <= longest), 60 * math.ceil(length_s / POINTS / 60))
+    span = {"from": since.isoformat(), "to": until.isoformat()}
+    one, binned = {"deployment": chosen} | span, {"deployment": chosen, "step_s": str(step)} | span
+    signals = _read(rows, "signals", one) if step == 1 else _read(rows, "signals_binned", binned)
+    frames = {
+        "signals": _frame(signals),
+        "worker_inflight": _frame(_read(rows, "worker_inflight", binned)),
+        "decisions": _frame(_read(rows, "decisions", one)),
+        "gaps": _frame(_read(rows, "gaps", span)),
+        "requests": _frame(_read(rows, "requests", one)),
+    }
+    if not len(frames["signals"]) and not len(frames["requests"]):
+        raise PoascopeError(f"report: {source} - holds nothing of {chosen} in that span")
+    about = {
+        "source": source,
+        "deployment": chosen,
+        "made at": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        "poascope": __version__,
+        "DuckDB": duckdb.__version__,
+        "Python": platform.python_version(),
+        "one point": f"{step} s" + ("" if step == 1 else ": the worst latency and PoA of it, means of rates and counts"),
+        "times": "UTC",
+    }
+    return Told(chosen, since, until, step, frames, Objectives(settings.slo_ttft_s, settings.slo_itl_s), about)
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def _read(rows: Rows, name: str, given: Mapping[str, Any]) -> pa.Table:
+    with rows(name, given) as reader:
+        return reader.read_all()
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    """u64 as text: pandas would make floats of them where one is missing."""
+    for index, field in enumerate(table.schema):
+        if field.type == pa.uint64():
+            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
