@@ -26,6 +26,11 @@ def _text(row: Row, column: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _doubted(row: Row) -> bool:
+    """The window is too thin, has gaps or a bad fit: what it says is drawn hollow, as PoA-hat is."""
+    return any(q.startswith("doubt: ") for q in _texts(row, "quality"))
+
+
 def _percent(row: Row, column: str) -> str:
     value = number(row.get(column))
     return "unknown" if value is None else f"{100 * value:.0f} %"
@@ -44,24 +49,26 @@ def verdict(row: Row, age_s: float | None) -> Verdict:
     if not row:
         return Verdict("unknown", "Nothing to judge yet.", "", "The games are played out every 5 s from the requests of the last 30.")
     answer, _, text = _text(row, "sentence").partition(": ")
-    level: Any = {"none": "calm", "": "unknown"}.get(_text(row, "costliest"), "watch")
+    level: Any = "unknown" if _doubted(row) else {"none": "calm", "": "unknown"}.get(_text(row, "costliest"), "watch")
     return Verdict(level, f"{answer}:" if text else answer, text, _text(row, "lever"))
 
 
 def tiles(row: Row) -> list[Tile]:
     at, n = row.get("at"), number(row.get("finished"))
-    costliest = _text(row, "costliest")
+    costliest, doubted = _text(row, "costliest"), _doubted(row)
     found = []
     trusts = {
         "routing": f"factor {factor:.3f}" if (factor := number(row.get("routing_ratio"))) is not None else status.reason(row, "routing"),
-        "cache": f"{_percent(row, 'hit_chosen_ratio')} chosen of {_percent(row, 'hit_possible_ratio')} possible",
+        "cache": f"{_percent(row, 'hit_chosen_ratio')} chosen of {_percent(row, 'hit_possible_ratio')} possible"
+        if number(row.get("hit_chosen_ratio")) is not None
+        else status.reason(row, "cache", "hit_chosen"),
         "resources": "waiting for prefill" if row.get("prefill_workers") is not None else status.reason(row, "resources"),
     }
     for game, (label, column) in COSTS.items():
         cost = number(row.get(column))
         each = cost / n if cost is not None and n else None
         value, unit = ("–", "") if each is None else status.seconds(max(0.0, each))
-        state: Any = "none" if each is None else "warn" if game == costliest else "sound"
+        state: Any = "none" if each is None else "hollow" if doubted else "warn" if game == costliest else "sound"
         found.append(Tile(game, label, value, f"{unit} a request" if unit else "", "", trusts[game], state, at, each))
     realised = number(row.get("hit_realised_ratio"))
     lost = number(row.get("lost_blocks"))

@@ -49,6 +49,15 @@ def costliest(costs: Costs) -> tuple[str | None, float | None]:
     return (name if known[name] > LITTLE * costs.e2e_s else "none"), known[name]
 
 
+def overstated(costs: Costs) -> str | None:
+    """Why the costs are not to be trusted although PoA may be: they add up to the excess, so one far below zero means that another is
+    too great. So it is after the hit ratio rose, while prefill's curve still knows longer prompts."""
+    known = [s for s in (costs.routing, costs.cache, costs.resources) if s is not None]
+    if known and -min(known) > 0.5 * max(known) and max(known) > LITTLE * costs.e2e_s:
+        return "the parts cancel out, so prefill's curve is slower than prefill is now"
+    return None
+
+
 def verdict(costs: Costs, window: Window, doubt: str | None, lost_blocks: float | None, ttft_gain_s: float | None) -> Row:
     """`costliest, cost_s, sentence, lever`: the line on top of the page, in seconds, and what helps (or that no parameter can)."""
     name, cost = costliest(costs)
@@ -133,7 +142,7 @@ def resources(window: Window, everyone: Requests, memory: Memory, config: GamesC
     computed = (alive.input_blocks - alive.overlap_blocks)[alive.arrived_at > after]
     work_cv2 = variation2(np.maximum(computed, 0.0))
     if work_cv2 is None:
-        notes.append("wait_predicted: prompt blocks unknown, so service is taken for exponential")
+        notes.append("wait_predicted: too few prompts of known length, so service is taken for exponential")
     arrival_cv2, service_cv2 = 1.0 if gap_cv2 is None else gap_cv2, 1.0 if work_cv2 is None else work_cv2
     row["wait_s"], predicted = _waits(
         window, stays["prefill"], memory.curves["prefill"], len(came) / window.window_s, arrival_cv2, service_cv2
@@ -242,7 +251,9 @@ def games(window: Window, signals: Mapping[str, Any], memory: Memory, config: Ga
         n,
         float((r.finished_at - r.arrived_at)[done].sum()),
     )
-    doubt = signals.get("poa_withheld") or (None if n else "no requests finished in the window")
+    doubt = signals.get("poa_withheld") or ("no requests finished in the window" if not n else overstated(costs))
+    if doubt:
+        notes.append(f"doubt: {doubt}")
     row |= verdict(costs, window, doubt, found.lost_blocks, row.get("ttft_gain_s"))
     row |= coupling(row, found, loop, signals.get("knee_inflight"))
     row |= {

@@ -81,6 +81,14 @@ def test_little_is_said_to_be_little() -> None:
     assert row["costliest"] == "none" and str(row["sentence"]).startswith("No game costs much now: the most is 0.025 s a request, 1.0 %")
 
 
+def test_parts_that_cancel_out_are_not_believed() -> None:
+    """40 s of imbalance beside −30 s of queue: the curve is too slow, and the sentence is doubted, not dropped."""
+    row = play(requests([0, 1] * 10), {"imbalance_s": 40.0, "prefill_queue_s": -30.0})
+    assert row["costliest"] == "routing" and "With doubt: the parts cancel out" in str(row["lever"])
+    assert any(text.startswith("doubt: ") for text in row["quality"])  # type: ignore[attr-defined]
+    assert "doubt" not in str(play(requests([0, 1] * 10), {"imbalance_s": 40.0, "prefill_queue_s": -3.0})["lever"])
+
+
 def test_the_unknown_is_no_game_and_no_zero() -> None:
     """Without KV events the cache's cost is unknown: said in the lever, None in the row, and who is silent stands in quality."""
     r = replace(requests([0, 1] * 10), best_overlap_blocks=None, cached_blocks=None)
