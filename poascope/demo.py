@@ -63,7 +63,7 @@ def _watch(children: Children, settings: Settings, token: str, scenario: str, di
     _wait_until_up(children, f"{url}/_stcore/health")
     _arm(settings)
     typer.secho(f"demo: {url} - the dashboard; logs in {dir}; Ctrl-C ends everything", bold=True)
-    typer.secho(f"demo: {token} - the operator token: paste it in the sidebar to send overrides", bold=True)
+    typer.secho(f"demo: {token} - the operator token: sign in with it at {url}/control to send overrides", bold=True)
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(url)
     for seed in count():  # other prompts each time: those of the last round are in the cache, and would not saturate again

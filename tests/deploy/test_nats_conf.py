@@ -16,9 +16,11 @@ import pytest
 import trustme
 from nats.aio.client import Client
 
+from collectors.doctor import examine
 from controller.bus import Denied, connect
 from controller.protocol import Ack, Target
 from poascope.nats import Nats
+from poascope.settings import Settings
 from testbed.gateway import caddy_config
 from tests.collectors.playback import play
 from tests.conftest import CAPTURES, free_port, wait_for_port
@@ -244,3 +246,25 @@ async def test_the_whole_line_under_it(server: Secured, tmp_path: Path) -> None:
         for process in running:
             process.terminate()
             process.wait(30)
+
+
+async def test_doctor_says_what_is_wrong(server: Secured) -> None:
+    """No user, a wrong password, an authority it does not know, a right that is missing: each with the setting that brings it."""
+    where, ca = f"nats://127.0.0.1:{server.port}", str(server.ca)
+
+    async def finding(name: str, **told: str) -> str:
+        settings = Settings(nats_url=where, store=str(server.folder / "none.duckdb"), **told)
+        return next((f"{found.state}: {found.detail}; {found.fix}" for found in await examine(settings, 0.1) if found.name == name), "")
+
+    async with connect(server.nats("controller")) as bus:
+        await bus.intent("dynamo")
+    assert "nats_username" in await finding("nats", nats_tls_ca=ca)
+    assert "nats_username" in await finding("nats", nats_tls_ca=ca, nats_username="operators", nats_password="wrong")
+    assert "nats_tls_ca" in await finding("nats", nats_username="operators", nats_password="secret-of-operators")
+    assert "no such file" in await finding("nats", nats_tls_ca="absent.pem")
+    right = {"nats_tls_ca": ca, "nats_username": "operators", "nats_password": "secret-of-operators"}
+    assert "TLS" in await finding("nats", **right)
+    assert (await finding("control bucket", **right)).startswith("ok")
+    assert not await finding("nats rights", **right)
+    router = right | {"nats_username": "router", "nats_password": "secret-of-router"}
+    assert "namespace.>" in await finding("nats rights", **router)
