@@ -1,14 +1,20 @@
 """What the policy may do, and what it may never do."""
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.capture import Reader
+from collectors.core import Core
+from collectors.importer import feed
 from controller.policy import Config, Hold, Observation, Set, Signal, Wanted, decide
 from controller.protocol import REGIMES, Intent, Target
+from poascope.settings import Settings
 from tests.controller.conftest import intent
 
 NOW = 1_800_000_000.0
@@ -354,3 +360,23 @@ def test_automatic_changes_keep_every_limit(
     assert NOW - last.decided_at >= config.min_dwell_s
     assert len([at for at in last.switched_at if NOW - at < 600]) < most
     assert decided.target.switched_at[-1] == NOW
+
+
+def test_on_a_real_spike_it_follows_up_and_flaps_no_more_than_it_may(capture: Path) -> None:
+    """The recordings of C = 8 → 128 → 8 on real clusters, through the collector's own pulse: spread while saturated, within every limit."""
+    core, last, changes = Core(Settings()), None, []
+    for line in Reader(capture):
+        for row in core.advance(line.t):
+            held = next((note.removeprefix("regime: ") for note in row["quality"] if note.startswith("regime: ")), None)
+            heard = Signal(row["ts"], row["regime"], row["ttft_ewma_s"], held, row["ttft_p99_s"], (0.3, 2.0))
+            decided = decide(Observation(row["ts"], heard, None, True), CONFIG, last)
+            if isinstance(decided, Set):
+                last = decided.target
+                changes.append(last)
+        feed(core, line)
+    parameters = [(change.tau, change.omega) for change in changes]
+    assert parameters[0] == (0.0, 1.0)
+    assert (0.8, 0.1) in parameters
+    assert len(changes) - 1 <= CONFIG.max_switches
+    assert all(b.decided_at - a.decided_at >= CONFIG.min_dwell_s for a, b in pairwise(changes))
+    assert all(f"τ {change.tau:g}, ω {change.omega:g}." in change.why for change in changes)
