@@ -38,7 +38,7 @@ COLUMNS = ("ts", "arrivals_per_s", "regime", "poa_withheld", "ttft_p99_censored_
 
 
 def of_row(signal: str, row: Mapping[str, Any]) -> float | None:
-    """The signal's value in a row of `signals`; None where it is withheld, stale or drawn hollow: that warns of nothing and teaches nothing."""
+    """The value in a row of `signals`; None where it is withheld, stale or drawn hollow: that warns of nothing and teaches nothing."""
     value = row[_COLUMNS[signal]]
     silent = row["regime"] == "unknown" if signal == "ttft_ewma" else row["arrivals_per_s"] is None
     hollow = silent or (signal.startswith("poa") and row["poa_withheld"] is not None)
@@ -89,8 +89,9 @@ def learn(signal: str, quiet: Floats) -> Baseline | None:
 class Said:
     """Something happened, or (`watch`, `learning`) a minute passed in which nothing did. One row of the table `alarms`.
 
-    event: learning, armed, watch, alarm, breach, cleared (a breach was seen), false (none was), recovered. `state` afterwards: learning,
-    armed or alarm; `since` when. `lead_s`: of a breach that was warned of. `watched_s`: armed seconds since what was said before.
+    event: learning, armed, watch, alarm, breach, recovered; false: an alarm ended, or rang for 5 min, without a breach; cleared: another
+    ended. `state` afterwards: learning, armed or alarm; `since` when. `lead_s`: of a breach that was warned of. `watched_s`: armed seconds
+    since what was said before.
     """
 
     ts: float
@@ -118,7 +119,7 @@ class Alarm:
     unlearnt: int = 0
     seen_at: float | None = None
     over_at: float | None = None
-    breached: bool = False
+    spent: bool = False  # a breach has come of this alarm, or it was given up as false: what follows it did not announce
     watched_s: float = 0.0
     told_at: float | None = None
     said: tuple[Said, ...] = ()
@@ -180,9 +181,9 @@ def _breach(a: Alarm, now: float, value: float | None, p99_s: float | None, slo_
     """The objective is broken from its first second until it was kept for 30 s."""
     if p99_s is not None and p99_s > slo_s:
         begins = a.over_at is None
-        a = replace(a, over_at=now, breached=a.breached or a.state == "alarm", unproven=())
+        lead = now - a.since if a.state == "alarm" and not a.spent and a.since is not None else None
+        a = replace(a, over_at=now, spent=a.spent or a.state == "alarm", unproven=())
         if begins:
-            lead = now - a.since if a.state == "alarm" and a.since is not None else None
             a = _tell(a, now, "breach", value, lead)
     elif a.over_at is not None and now - a.over_at >= RECOVERED_S:
         a = _tell(replace(a, over_at=None), now, "recovered", value)
@@ -192,15 +193,23 @@ def _breach(a: Alarm, now: float, value: float | None, p99_s: float | None, slo_
 def _judge(a: Alarm, now: float, value: float | None) -> Alarm:
     limit = math.inf if a.baseline is None else a.baseline.limit
     if a.state == "armed" and a.total >= limit:
-        return _tell(replace(a, state="alarm", since=now, breached=a.in_breach, unproven=()), now, "alarm", value)
-    if a.state == "alarm" and a.total <= LEAVE_RATIO * limit and not a.in_breach:
-        return _tell(replace(a, state="armed", since=now), now, "cleared" if a.breached else "false", value)
+        return _tell(replace(a, state="alarm", since=now, spent=a.in_breach, unproven=()), now, "alarm", value)
+    if a.state != "alarm" or a.in_breach:
+        return a
+    if a.total <= LEAVE_RATIO * limit:
+        return _tell(replace(a, state="armed", since=now), now, "cleared" if a.spent else "false", value)
+    if not a.spent and _rang_long(a, now):
+        return _tell(replace(a, spent=True), now, "false", value, why=f"nothing followed for {GIVEN_UP_S:.0f} s")
     return a
 
 
+def _rang_long(a: Alarm, now: float) -> bool:
+    return a.state == "alarm" and a.since is not None and now - a.since > GIVEN_UP_S
+
+
 def _learn(a: Alarm, now: float, x: float | None, p99_s: float | None) -> Alarm:
-    """Quiet seconds: the objective kept, no alarm, and so for a minute more. An alarm of 5 min without a breach is the new usual."""
-    usual = a.state != "alarm" or (not a.breached and a.since is not None and now - a.since > GIVEN_UP_S)
+    """Quiet seconds: the objective kept, no alarm, and so for a minute more. What still rings after 5 min is the new usual."""
+    usual = a.state != "alarm" or _rang_long(a, now)
     if x is None or p99_s is None or a.in_breach or not usual:
         return a
     unproven = (*a.unproven, (now, x))
