@@ -100,6 +100,8 @@ def trace(requests: pa.Table, kv_events: pa.Table, gaps: pa.Table, loop: str | N
         notes.append(f"A prefix cache holds {found.most} blocks, the most that was seen, and drops the least recently used.")
     else:
         notes.append("Prefix caches start empty and never drop a block: none was seen dropped.")
+    if met := int(np.nan_to_num(r.prefill_inflight[0]) + np.nan_to_num(r.decode_inflight[0])):
+        notes.append(f"The cluster is empty when the span begins; really {met} requests were under way where the first was sent.")
     arrivals = infer(r.arrived_at, r.finished_at, loop)
     notes.insert(0, arrivals.why)
     work = works(r, curve)

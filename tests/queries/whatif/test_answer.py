@@ -80,6 +80,14 @@ def test_refusals_name_what_the_trace_lacks(recorded: Recorded) -> None:
     assert "cache events" in str(ask(blind, replace(validate(blind), refused=None), Cluster(2, 1), Policy("kv")).refused)
 
 
+def test_a_span_that_begins_under_load_says_so(recorded: Recorded) -> None:
+    """What was under way when the span begins is not in the model, and that is among its assumptions."""
+    tables = recorded("cap-0.9.0-1p2d")
+    trace = of(tables | {"requests": tables["requests"].slice(300)})
+    assert any("empty when the span begins" in note for note in trace.notes)
+    assert not any("empty when the span begins" in note for note in of(tables).notes)
+
+
 def test_gaps_of_another_deployment_are_none_here(recorded: Recorded) -> None:
     """Somebody else's loss does not spoil this trace."""
     other = pa.table({"source": ["nats"], "kind": ["lost"], "from": [None], "to": [None], "count": [1], "deployment": ["elsewhere"]})
