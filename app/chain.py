@@ -1,4 +1,4 @@
-"""Wanted, decided, acknowledged, observed: the life of an override, as the sidebar shows it. Pure."""
+"""Wanted, decided, acknowledged, observed: the life of an override, as the pages show it. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """`problem` says why nothing can be told or sent, "" when all is well. `revision` is what a writer has seen with this chain."""
+    """`problem` says why nothing can be told or sent, "" when all is well. `revision` is what a writer has seen with this chain.
+
+    `answers`: a controller does.
+    """
 
     links: tuple[Link, ...]
     revision: int = 0
@@ -31,6 +34,7 @@ class Chain:
     expires_at: float | None = None
     why: str = ""
     problem: str = ""
+    answers: bool = True
 
 
 def parameters(tau: float | None, omega: float | None) -> str:
@@ -80,10 +84,10 @@ def chain(state: State | None, row: Mapping[str, Any] | None, now: float, proble
             continue
         lags = target is not None and ack.target_revision < state.target.revision
         text = f"failed: {ack.error}" if ack.error else parameters(ack.tau, ack.omega)
-        by = f"{replica}, not yet the newest" if lags else replica
+        by = ", ".join(part for part in (replica, "not yet the newest" if lags else "", ack.mapping or "") if part)
         links.append(Link("Acknowledged", text, by, ack.applied_at, good=not (lags or ack.error)))
     if not state.acks:
-        links.append(Link("Acknowledged", "no gateway heard", good=False))
+        links.append(Link("Acknowledged", "no gateway or router heard", good=False))
     links.append(observed(row, routed_at))
     running = intent is not None and want != "auto"
     return Chain(
@@ -94,4 +98,5 @@ def chain(state: State | None, row: Mapping[str, Any] | None, now: float, proble
         expires_at=intent.expires_at if intent and running else None,
         why=target.why if target else "",
         problem=problem,
+        answers=answers,
     )

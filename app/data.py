@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -14,12 +15,14 @@ import pandas as pd
 import pyarrow as pa
 
 from app import payload, status
+from app.audit import entries
+from app.board import board
 from app.chain import chain
 from app.charts.frame import number, with_gaps
 from app.charts.load import Lines, choose
 from app.control import Control
 from app.file import File, NoControl
-from app.page import Given, Head, Page
+from app.page import Given, Head, Page, trends
 from app.panels import LIVE
 from app.theme import THEMES
 from poascope.errors import PoascopeError, Unreachable
@@ -29,7 +32,10 @@ from queries.signals import RATE_WINDOW_S
 log = logging.getLogger("poascope.dash")
 KEEP_S = 130.0  # rows held for trends
 WATCHED_S = 20.0  # a deployment nobody asked for this long is not read
+EFFECTS_S = 10.0  # effects are asked for anew after that: a window after a change grows slowly
+MAX_EFFECTS, MAX_LOG = 400, 500
 LATE_S = 5.0  # a decision may be stored after the second it belongs to was drawn
+READ_S = 30.0  # a script waits no longer for its rows
 LEAD_S = 0.12  # after the whole second, when the pulse's row should be there
 
 
@@ -104,9 +110,18 @@ class Feed:
         self._busy_at: dict[str, float] = {}
         self._lines: dict[tuple[str, str, int], Lines] = {}
         self._listed_at = 0.0
+        self._effects: dict[str, tuple[list[dict[str, Any]], float]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def read(self, name: str, **params: Any) -> pd.DataFrame:
+        """Rows of a named query for a script, from its own thread. Raises PoascopeError, also before the server runs."""
+        if self._loop is None:
+            raise PoascopeError("dash: not started yet - try again")
+        return asyncio.run_coroutine_threadsafe(self.collector.frame(name, **params), self._loop).result(READ_S)
 
     async def run(self) -> None:
         """Tick for ever, just after each whole second, when the collector's row is due; a little later again if it was not there yet."""
+        self._loop = asyncio.get_running_loop()
         while True:
             for _ in range(3):
                 try:
@@ -242,17 +257,47 @@ class Feed:
             stamps = signals["ts"].to_numpy("datetime64[ms]").astype("int64")
             body["from"], body["cursor"] = int(stamps[0]), int(stamps[-1])
         if after is None and body["deployment"]:
-            body["trends"] = self._trends(page, body["deployment"])
+            body["trends"] = trends(page, self._rows.get((page.latest[0], body["deployment"]), []), self.objectives)
         return payload.encode(body)
 
-    def _trends(self, page: Page, deployment: str) -> dict[str, list[float | None]]:
-        rows = self._rows.get((page.latest[0], deployment), [])
-        found: dict[str, list[float | None]] = {}
-        for end in range(max(1, len(rows) - 59), len(rows) + 1):
-            alone = dict.fromkeys(page.latest, rows[:0]) | {page.latest[0]: rows[max(0, end - 1) : end]}
-            for tile in page.head(alone, 0.0, self.objectives).tiles:
-                found.setdefault(tile.key, []).append(tile.point)
-        return found
+    async def effects(self, deployment: str) -> list[dict[str, Any]]:
+        """Rows of `effects`, the newest changes last, no older than some seconds; what is complete is not asked for again."""
+        held, asked_at = self._effects.get(deployment, ([], 0.0))
+        if self.clock() - asked_at < EFFECTS_S:
+            return held
+        done = [row for row in held if row["complete"]]
+        since = next((row["ts"] for row in held if not row["complete"]), None) or (
+            held[-1]["ts"] + timedelta(microseconds=1) if held else None
+        )
+        fresh = await self.collector.table("effects", **{"deployment": deployment, "from": since and since.isoformat()})
+        rows = [row for row in done if since is None or row["ts"] < since] + fresh.to_pylist()
+        self._effects[deployment] = rows[-MAX_EFFECTS:], self.clock()
+        return self._effects[deployment][0]
+
+    def wait_for_effects(self, deployment: str) -> list[dict[str, Any]]:
+        """The same for a Streamlit script, which runs on a thread. Raises PoascopeError when the collector does not answer."""
+        if self._loop is None:
+            raise PoascopeError("dash: not started yet - try again")
+        return asyncio.run_coroutine_threadsafe(self.effects(deployment), self._loop).result(READ_S)
+
+    async def log(self, deployment: str, since_s: float | None) -> bytes:
+        """The audit log of one deployment as JSON, of the last `since_s` seconds (None: of all time), the newest `MAX_LOG` entries."""
+        task = self._answers.get(("log", deployment, since_s))
+        if task is None:
+            task = self._answers["log", deployment, since_s] = asyncio.create_task(self._log(deployment, since_s))
+        return await asyncio.shield(task)
+
+    async def _log(self, deployment: str, since_s: float | None) -> bytes:
+        now = self.clock()
+        try:
+            decisions, effects = await asyncio.gather(
+                self.collector.table("decisions", **{"deployment": deployment, "from": since_s and now - since_s}), self.effects(deployment)
+            )
+        except PoascopeError as error:
+            return payload.encode({"now": now, "error": str(error), "entries": [], "left_out": 0})
+        left_out = max(0, decisions.num_rows - MAX_LOG)
+        rows = decisions.slice(left_out).to_pylist()
+        return payload.encode({"now": now, "error": "", "entries": entries(rows, effects), "left_out": left_out})
 
     def _routed_at(self, deployment: str | None, newest: dict[str, Any] | None) -> float | None:
         """When the newest request was routed, to the second: never later than the newest event. None when no row held shows one."""
@@ -287,6 +332,7 @@ class Feed:
             "tiles": head.tiles,
             "said": head.said,
             "sources": self.sources,
+            "board": board(self.control.loops.get(deployment or ""), self.control.states.get(deployment or ""), self.clock()),
             "chain": chain(
                 self.control.states.get(deployment or ""), newest, self.clock(), self.control.problem, self._routed_at(deployment, newest)
             ),

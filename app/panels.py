@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from app import games, warning
 from app.charts.cache import kv_hit
+from app.charts.control import in_force, smoothed
 from app.charts.games import busy, costs, gains, loads, shares, waits
 from app.charts.latency import itl, ttft
 from app.charts.load import throughput, workers
@@ -112,4 +113,35 @@ GAMES = Page(
     latest=("games",),
     every_s=5.0,
 )
-PAGES = {page.name: page for page in (LIVE, GAMES)}
+CONTROL = Page(
+    "control",
+    (
+        Panel(
+            "smoothed",
+            "What the loop sees",
+            "TTFT P99 with those waiting, its EWMA, and the thresholds of the regimes",
+            lambda g: smoothed(g.frames["signals"], theme=g.theme),
+            named=True,
+        ),
+        Panel(
+            "in_force",
+            "τ and ω in force",
+            "under which requests were really routed; a gap where that is not known",
+            lambda g: in_force(g.frames["signals"], theme=g.theme),
+        ),
+        Panel(
+            "ttft",
+            "TTFT",
+            "answered requests, and with those still waiting",
+            lambda g: ttft(g.frames["signals"], slo_s=g.objectives.slo_ttft_s, theme=g.theme),
+        ),
+        Panel(
+            "throughput",
+            "Throughput",
+            "requests per second, and requests in the system",
+            lambda g: throughput(g.frames["signals"], theme=g.theme),
+        ),
+    ),
+    lambda rows, age_s, objectives: replace(_live_head(rows, age_s, objectives), tiles=[]),
+)
+PAGES = {page.name: page for page in (LIVE, GAMES, CONTROL)}

@@ -1,6 +1,6 @@
 """The dashboard's process: Streamlit's app and our own routes beside it, on one origin, under uvicorn.
 
-`/live` answers what the live component polls; `/assets/` serves plotly.js as the plotly package ships it. st.App has limits: one
+`/live` and `/log` answer what the components poll; `/assets/` serves plotly.js as the plotly package ships it. st.App has limits: one
 app a process, no routes under Streamlit's own (`/_stcore`, `/media`, `/component`, `/static`), and options are set before it is made.
 """
 
@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config
+from streamlit.runtime.pages_manager import PagesManager
 
 from app import here, oidc, payload, theme
 from app.control import Control
@@ -33,12 +34,14 @@ from app.data import Collector, Feed
 from app.desk import Desk
 from app.file import File, NoControl
 from app.panels import PAGES
+from app.past import LONGEST_S, Past
 from poascope import ending
 from poascope.addresses import OwnHost, is_loopback
 from poascope.errors import Misconfigured, PoascopeError
 from poascope.settings import Settings
 
 COOKIE = "poascope_dash"
+HEALTH = "/_stcore/health"  # says ok and nothing else, to whoever keeps the process running and has no token
 BUNDLE = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 MAX_AFTER_MS = 10**13  # the year 2286
 FOREVER = "public, max-age=31536000, immutable"
@@ -46,7 +49,7 @@ FOREVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Lets nobody in without the token: once as `?token=`, then as a cookie, or as a bearer. HTTP and WebSocket alike."""
+    """Lets nobody in without the token, save to ask whether it runs: once as `?token=`, then as a cookie, or as a bearer. HTTP and WebSocket alike."""
 
     app: ASGIApp
     token: str
@@ -60,7 +63,7 @@ class Guard:
         asked = query.get("token", [""])[0]
         # Starlette's parser: the standard one gives up at a cookie it does not like, and any server of this host may have set that.
         held = cookie_parser(headers.get("cookie", "")).get(COOKIE) or headers.get("authorization", "").removeprefix("Bearer ")
-        if self._is(held):
+        if self._is(held) or scope["path"] == HEALTH:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 4401})
@@ -83,8 +86,8 @@ def plotly_path() -> str:
     return f"/assets/plotly-{plotly.__version__}.min.js"
 
 
-def routes(feed: Feed) -> list[Route]:
-    """`/live` and the plotly.js bundle, compressed once."""
+def routes(feed: Feed, past: Past) -> list[Route]:
+    """`/live`, `/log`, `/past/moment`, `/past/span`, and the plotly.js bundle, compressed once."""
     packed = gzip.compress(BUNDLE.read_bytes(), 9)
 
     async def live(request: Request) -> Response:
@@ -103,11 +106,40 @@ def routes(feed: Feed) -> list[Route]:
         body = await feed.answer(asked.get("deployment"), range_s, look, after, points=asked.get("points") != "0", page=page)
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
 
+    async def then(request: Request) -> Response:
+        asked, what = request.query_params, request.url.path.rpartition("/")[2]
+        try:
+            page, deployment = PAGES[asked["page"]], asked["deployment"]
+            moments = [float(asked[name]) for name in (("at",) if what == "moment" else ("start", "end"))]
+            if not all(0 <= moment < MAX_AFTER_MS / 1e3 for moment in moments) or asked.get("theme", "light") not in theme.THEMES:
+                raise ValueError
+        except (KeyError, ValueError):
+            return JSONResponse({"error": "page, deployment, and at, or start, end and theme: missing or not so"}, status_code=400)
+        if what == "moment":
+            body = await past.moment(page, deployment, moments[0])
+        elif not 0 < moments[1] - moments[0] <= LONGEST_S:
+            return JSONResponse({"error": "start and end: at least a moment and at most a year apart"}, status_code=400)
+        else:
+            body = await past.span(page, deployment, moments[0], moments[1], asked.get("theme", "light"), asked.get("anew") == "1")
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+
+    async def log(request: Request) -> Response:
+        asked = request.query_params
+        deployment = feed.choose(asked.get("deployment"))
+        try:
+            since_s = float(asked["since"]) if asked.get("since") else None
+        except ValueError:
+            since_s = -1.0
+        if deployment is None or (since_s is not None and not 0 < since_s < 1e10):
+            return JSONResponse({"error": "deployment: none heard yet; since: seconds back from now"}, status_code=400)
+        body = await feed.log(deployment, since_s)
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+
     async def bundle(request: Request) -> Response:
         headers = {"Cache-Control": FOREVER, "Content-Encoding": "gzip", "Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
         return Response(packed, media_type="text/javascript", headers=headers)
 
-    return [Route("/live", live), Route(plotly_path(), bundle)]
+    return [Route("/live", live), Route("/log", log), Route("/past/moment", then), Route("/past/span", then), Route(plotly_path(), bundle)]
 
 
 def build(settings: Settings, file: File | None = None) -> st.App:
@@ -116,6 +148,8 @@ def build(settings: Settings, file: File | None = None) -> st.App:
         raise Misconfigured(f"dash_host: {settings.dash_host} - not loopback, so dash_token must be set")
     if settings.oidc_url and not settings.dash_url and not is_loopback(settings.dash_host):
         raise Misconfigured("dash_url: empty - the provider of oidc_url must know the address at which browsers open the dashboard")
+    # What st.navigation sets at its first call: before it, a deep link would find Streamlit's own pages, by the name of our folder.
+    PagesManager.uses_pages_directory = False
     for option, value in theme.streamlit_options().items():
         config.set_option(option, value)
     host = f"[{settings.api_host}]" if ":" in settings.api_host else settings.api_host
@@ -123,6 +157,7 @@ def build(settings: Settings, file: File | None = None) -> st.App:
     control: Control | NoControl = NoControl() if file else Control(settings)
     source = file or Collector(f"http://{reached}:{settings.api_port}", settings.api_token)
     feed = Feed(source, control, settings, file.clock if file else time.time)
+    past = Past(feed.collector, feed.objectives, settings)
     desk = Desk(settings, feed.choose)
     here.use(here.Here(settings, feed, control, plotly_path(), desk, file.said if file else ""))
 
@@ -142,7 +177,8 @@ def build(settings: Settings, file: File | None = None) -> st.App:
 
     token = settings.dash_token
     guard = Middleware(Guard, token=token) if token else Middleware(OwnHost, remedy="set dash_token and open it with ?token=")
-    script, paths = Path(__file__).parent / "main.py", [*routes(feed), *desk.routes()]
+    paths = [*routes(feed, past), *desk.routes()]
+    script = Path(__file__).parent / "main.py"
     handlers, auth = {405: desk.unwritable}, oidc.section(settings)
     return st.App(script, routes=paths, middleware=[guard], lifespan=lifespan, secrets=auth, exception_handlers=handlers)
 

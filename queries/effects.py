@@ -1,7 +1,7 @@
 """The measured effect of each change of τ and ω, from stored requests and decisions: the rows of `effects`, live and of a closed store."""
 
-from collections.abc import Iterator
-from dataclasses import astuple, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queries.estimators.anarchy import share
-from queries.estimators.effect import SETTLE_S, WINDOW_S, Effect, Served, Sides, estimate_effect, sides
+from queries.estimators.effect import SETTLE_S, WINDOW_S, Effect, Served, Sides, estimate_effect, pooled, sides
 from queries.memory import Memory, dead_workers, learn, past_prefill, stay
 from queries.window import Floats, Requests, from_table
 
@@ -132,3 +132,38 @@ def _maybe(moment: datetime | None) -> float | None:
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What happened the last times these parameters were set: how often, how many of these could be measured, and those together.
+
+    `last_at` (naive UTC) and `last_by`: the newest time. `doubt`: why the newest of those that do not count does not.
+    """
+
+    times: int
+    measured: int
+    last_at: datetime | None
+    last_by: str | None
+    effects: tuple[Effect, ...]
+    doubt: str | None
+
+
+def expected(rows: Sequence[Mapping[str, Any]], tau: float, omega: float) -> Expected:
+    """From rows of `effects`, in order of time; only changes to exactly these parameters count, from whatever was in force before."""
+    mine = [row for row in rows if (row["tau"], row["omega"]) == (tau, omega)]
+    names = [f.name for f in fields(Effect)]
+    by_measure: dict[str, list[Effect]] = {}
+    sound: set[datetime] = set()
+    doubt = None
+    for row in mine:
+        effect = Effect(**{name: row[name] for name in names})
+        by_measure.setdefault(effect.measure, []).append(effect)
+        if effect.withheld or effect.confounded:
+            doubt = effect.withheld or effect.confounded
+        else:
+            sound.add(row["ts"])
+    together = tuple(found for found in (pooled(by_measure.get(name, [])) for name in MEASURES) if found)
+    times = {row["ts"] for row in mine}
+    last_at, last_by = (mine[-1]["ts"], mine[-1]["actor"]) if mine else (None, None)
+    return Expected(len(times), len(sound), last_at, last_by, together, doubt)

@@ -73,8 +73,8 @@ def overrides(frame: pd.DataFrame, theme: Theme = LIGHT) -> list[dict[str, Any]]
         if previous is not None:
             found[-1]["x1"] = ts
         if mode is not None and mode != previous:
-            strip = {"type": "rect", "name": f"over:{mode}", "xref": "x", "yref": "paper", "x0": ts, "x1": ts, "y0": 0.975, "y1": 1}
-            found.append(strip | {"line": {"width": 0}, "fillcolor": theme.warn, "opacity": 0.75, "label": {"text": ""}})
+            strip = {"type": "rect", "name": f"over:{mode}", "xref": "x", "yref": "paper", "x0": ts, "x1": ts, "y0": 0.985, "y1": 1}
+            found.append(strip | {"line": {"width": 0}, "fillcolor": theme.warn, "opacity": 0.6, "label": {"text": ""}})
         previous = mode
     return found
 

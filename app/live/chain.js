@@ -1,4 +1,5 @@
-// Wanted, decided, acknowledged, observed, as live.js hears it once a second. Text nodes only. Tells Python the revision it shows.
+// The chain of an override (wanted, decided, acknowledged, observed) and the board of the loop, as live.js hears them once a second.
+// Text nodes only. The chain tells Python the revision it shows.
 
 const views = new WeakMap();
 
@@ -15,6 +16,7 @@ const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 function left(seconds) {
   const s = Math.max(0, Math.ceil(seconds));
   const minutes = Math.floor(s / 60) % 60;
+  if (s < 60) return `${s} s`;
   return s >= 3600 ? `${Math.floor(s / 3600)} h ${String(minutes).padStart(2, "0")} min` : `${minutes} min ${String(s % 60).padStart(2, "0")} s`;
 }
 
@@ -68,13 +70,57 @@ class Chain {
     if (!this.chain) return;
     const { running, expires_at: end, reason } = this.chain;
     const text = running ? `for another ${left(end - Date.now() / 1000 - this.skew)}` : "";
-    const said = `${running}${text}${reason}`;
-    if (this.run.textContent === said) return;
+    const said = `${running}${text}${reason}${this.chain.answers}`;
+    if (this.ran === said) return;
+    this.ran = said;
     this.run.replaceChildren();
     if (!running) return;
     make("b", "", this.run, running);
     make("b", "", this.run, text);
     make("span", "", this.run, reason);
+    if (!this.chain.answers) make("small", "", this.run, "No controller answers: the time is that of the bucket, and actuators end it by themselves.");
+  }
+}
+
+class Board {
+  constructor(parent) {
+    this.root = make("div", "pw pw-side pw-board", parent);
+    this.root.dataset.testid = "board";
+    this.title = make("p", "pw-loop", this.root);
+    this.said = make("p", "pw-why", this.root);
+    this.list = make("dl", "pw-chain", this.root);
+    this.hear = (event) => this.take(event.detail);
+    window.addEventListener("poascope", this.hear);
+    this.ticker = setInterval(() => this.tick(), 1000);
+    if (window.poascopeLast) this.take(window.poascopeLast);
+  }
+
+  stop() {
+    window.removeEventListener("poascope", this.hear);
+    clearInterval(this.ticker);
+    this.root.remove();
+  }
+
+  take({ board, theme, skew }) {
+    this.root.dataset.theme = theme;
+    this.root.dataset.state = board.state;
+    this.skew = skew;
+    this.title.textContent = board.title;
+    this.said.textContent = board.said;
+    this.list.replaceChildren();
+    this.counted = [];
+    for (const fact of board.facts) {
+      make("dt", "", this.list, fact.name);
+      const value = make("dd", fact.good ? "" : "pw-off", this.list, fact.text);
+      value.dataset.fact = fact.name;
+      if (fact.until) this.counted.push([make("span", "", value), fact.until]);
+      if (fact.note) make("small", "", value, fact.note);
+    }
+    this.tick();
+  }
+
+  tick() {
+    for (const [node, until] of this.counted ?? []) node.textContent = ` ${left(until - Date.now() / 1000 - this.skew)}`;
   }
 }
 
@@ -86,7 +132,7 @@ export default function ({ data, parentElement, setStateValue }) {
     view.root.dataset.kind = data.kind;
     view.root.setAttribute("role", "status");
   } else {
-    if (!view) views.set(parentElement, (view = new Chain(parentElement)));
+    if (!view) views.set(parentElement, (view = data.board ? new Board(parentElement) : new Chain(parentElement)));
     view.tell = setStateValue;
     if (window.poascopeLast) view.take(window.poascopeLast);
   }

@@ -146,8 +146,11 @@ class View {
       const reset = make("button", "pw-reset", title, "reset zoom");
       reset.hidden = true;
       reset.onclick = () => this.unzoom();
+      const name = make("button", "pw-reset", title, "mark as incident");
+      name.hidden = true;
+      name.onclick = () => this.mark();
       const node = make("div", "pw-plot", section);
-      this.plots.set(panel.key, { node, reset, legend, named: panel.named, hidden: new Set(), figure: null, drawn: false, traces: new Map() });
+      this.plots.set(panel.key, { node, reset, name, legend, named: panel.named, hidden: new Set(), figure: null, drawn: false, traces: new Map() });
     }
     this.foot = make("footer", "pw-sources", this.root);
   }
@@ -198,9 +201,9 @@ class View {
     this.setStateValue("deployments", body.deployments);
   }
 
-  // For the sidebar: the chain of the override comes with the same answer.
+  // For the chain of the override and the board of the loop: they come with the same answer.
   tell(body) {
-    window.poascopeLast = { chain: body.chain, theme: this.root.dataset.theme, skew: this.skew };
+    window.poascopeLast = { chain: body.chain, board: body.board, theme: this.root.dataset.theme, skew: this.skew };
     window.dispatchEvent(new CustomEvent("poascope", { detail: window.poascopeLast }));
   }
 
@@ -455,7 +458,7 @@ class View {
       const person = group.some((m) => ["mark:intent", "mark:armed", "mark:disarmed"].includes(m.name));
       return {
         name: "sign", text: group.length > 1 ? `▴${group.length}` : "▴", x: group[0].x0, y: 0, xref: "x", yref: "paper", xanchor: "center", yanchor: "bottom",
-        showarrow: false, captureevents: true, borderpad: 1, font: { size: 12, color: person ? layout.hoverlabel.font.color : layout.font.color },
+        showarrow: false, captureevents: true, borderpad: 1, font: { size: 14, color: person ? layout.hoverlabel.font.color : layout.font.color },
         hovertext: group.length > 4 ? `${group.length - 4} earlier, then<br><br>${told}` : told, hoverlabel: layout.hoverlabel,
       };
     });
@@ -506,7 +509,7 @@ class View {
       margin: { ...layout.margin, t: 18 },
     };
     Plotly.react(plot.node, data.map((t) => ({ ...t, visible: !plot.hidden.has(t.uid === "poa_core" ? "poa_withheld" : t.uid) })), full, { displayModeBar: false, doubleClick: false, responsive: false });
-    plot.reset.hidden = this.zoom === null;
+    plot.reset.hidden = plot.name.hidden = this.zoom === null;
     if (!plot.drawn) this.listen(Plotly, plot);
     plot.drawn = true;
   }
@@ -524,6 +527,11 @@ class View {
     new ResizeObserver(() => { if (plot.drawn && this.window) this.draw(Plotly); }).observe(plot.node);
   }
 
+  // The span on screen gets a name: Streamlit asks for it.
+  mark() {
+    this.setTriggerValue("span", (this.zoom ?? this.window).map(Math.round));
+  }
+
   unzoom() {
     this.zoom = null;
     this.uirevision += 1;
@@ -531,10 +539,10 @@ class View {
   }
 }
 
-export default function ({ data, parentElement, setStateValue }) {
+export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
   let view = views.get(parentElement);
   if (!view) views.set(parentElement, (view = new View(parentElement)));
-  view.setStateValue = setStateValue;
+  Object.assign(view, { setStateValue, setTriggerValue });
   view.configure(data);
   return () => { view.stop(); views.delete(parentElement); };
 }

@@ -1,17 +1,27 @@
-"""A page of the live component: range and pause above, the component below, the override in the sidebar."""
+"""A page of the live component: range and pause above, the component below, what is in force in the sidebar."""
+
+from dataclasses import dataclass
 
 import streamlit as st
 
-from app import here, live, override
+from app import here, incidents, live, override
 from app.page import Page
 
 RANGES = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400}
 
 
-def watch(page: Page) -> None:
-    """Everything of the page that a second does not change; the component below renews itself."""
-    known = here.get()
-    feed = known.feed
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What is chosen above a page."""
+
+    deployment: str | None
+    range_s: int
+    paused: bool
+
+
+def toolbar() -> Bar:
+    """Range, pause and deployment, all in the URL."""
+    feed = here.get().feed
     deployment = feed.choose(None)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="left", gap="small", key="toolbar"):
         chosen = st.segmented_control(
@@ -24,13 +34,27 @@ def watch(page: Page) -> None:
             deployment = st.selectbox(
                 "Deployment", feed.deployments, key="deployment", bind="query-params", label_visibility="collapsed", width=220
             )
-    live.live(
+    return Bar(deployment, RANGES[chosen or "5 min"], mode == "paused")
+
+
+def charts(page: Page, bar: Bar) -> None:
+    """The live component: it renews itself, and tells when a span of time was marked on it."""
+    known = here.get()
+    span = live.live(
         page,
-        deployment=deployment,
-        deployments=feed.deployments,
-        range_s=RANGES[chosen or "5 min"],
-        paused=mode == "paused",
+        deployment=bar.deployment,
+        deployments=known.feed.deployments,
+        range_s=bar.range_s,
+        paused=bar.paused,
         plotly=known.plotly,
     )
+    if span and bar.deployment:
+        incidents.dialog(bar.deployment, span)
+
+
+def watch(page: Page) -> None:
+    """Everything of a page that a second does not change."""
+    bar = toolbar()
+    charts(page, bar)
     with st.sidebar:
-        override.render(deployment)
+        override.summary(bar.deployment)

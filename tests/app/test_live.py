@@ -28,7 +28,9 @@ def page(browser: Browser) -> Iterator[Page]:
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    # Opened at the address of a page, Streamlit asks for itself below it first, and is told 404.
+    own = "/control/_stcore/"
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" and own not in m.location["url"] else None)
     yield page
     context.close()
     assert not errors
@@ -106,7 +108,7 @@ def test_hostile_names_are_text(api: Api, dash: Dash, page: Page) -> None:
 
 
 def test_an_empty_page_fills_by_itself(api: Api, dash: Dash, page: Page, pulse: Callable[[], None]) -> None:
-    """Before any deployment the page says what is missing; the first one brings numbers and the override without a reload."""
+    """Before any deployment the page says what is missing; the first one brings numbers and what is in force without a reload."""
     api.sources[:] = [{"name": "events", "state": "absent", "age_s": None, "detail": "start the frontends with --router-replica-sync"}]
     sign_in(page, dash.url, dash.token)
     page.goto(dash.url)
@@ -114,29 +116,31 @@ def test_an_empty_page_fills_by_itself(api: Api, dash: Dash, page: Page, pulse: 
     expect(page.locator(".pw-tiles")).to_be_hidden()
     pulse()
     expect(page.locator("[data-tile=poa] strong")).to_have_text("1.02", timeout=10_000)
-    expect(page.get_by_role("button", name="Send override")).to_be_visible(timeout=10_000)
+    expect(page.locator("[data-link=wanted]")).to_contain_text("auto", timeout=20_000)
 
 
 def test_an_override_typed_and_clicked_twice_is_one(
     api: Api, dash: Dash, page: Page, nats_server: NatsServer, pulse: Callable[[], None]
 ) -> None:
-    """What was typed is what is sent, once; it is shown as wanted with its countdown, and cancelled by a button."""
+    """What was typed is repeated, and is what is sent, once; it is shown as wanted with its countdown, and cancelled by a button."""
     pulse()
     sign_in(page, dash.url, dash.token)
-    page.goto(dash.url + "/?range=15%20min")
+    page.goto(dash.url + "/control?range=15%20min")
     expect(page.locator("[data-link=wanted]")).to_contain_text("auto", timeout=30_000)
     page.get_by_text("transition: τ").click()
     page.get_by_label("Reason").fill("a <b>trial</b>")
-    page.get_by_role("button", name="Send override").dblclick()
-    expect(page.locator("[data-link=wanted]")).to_contain_text("transition τ 0.7 ω 1", timeout=5_000)
+    page.get_by_role("button", name="Review").dblclick()
+    expect(page.get_by_test_id("stVerticalBlock").filter(has_text="Do this?").last).to_contain_text("a <b>trial</b>", timeout=20_000)
+    page.get_by_role("button", name="Confirm").dblclick()
+    expect(page.locator("[data-link=wanted]")).to_contain_text("transition τ 0.7 ω 1", timeout=20_000)
     expect(page.locator(".pw-run")).to_contain_text("for another 14 min")
     expect(page.locator(".pw-run")).to_contain_text("a <b>trial</b>")
-    expect(page.locator(".pw-note")).to_contain_text("revision 1.")
+    expect(page.locator(".pw-note")).to_contain_text("revision 1.", timeout=20_000)
     page.get_by_role("button", name="Cancel override").click()
-    expect(page.locator("[data-link=wanted]")).to_contain_text("auto", timeout=5_000)
-    expect(page.locator(".pw-note")).to_contain_text("revision 2.", timeout=5_000)
-    page.get_by_role("button", name="Send override").click()
-    expect(page.locator(".pw-note")).to_contain_text("reason: empty")
+    expect(page.locator("[data-link=wanted]")).to_contain_text("auto", timeout=20_000)
+    expect(page.locator(".pw-note")).to_contain_text("revision 2.", timeout=20_000)
+    page.get_by_role("button", name="Review").click()
+    expect(page.locator(".pw-note")).to_contain_text("reason: empty", timeout=20_000)
     assert "range=15" in page.url
     nats_server.kill()
     expect(page.locator(".pw-problem")).to_contain_text("Overrides cannot be sent now", timeout=10_000)

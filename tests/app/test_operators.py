@@ -69,16 +69,17 @@ def wanted(nats_server: NatsServer) -> bus.Stored[Intent]:
 def override(page: Page, reason: str) -> None:
     page.get_by_text("transition: τ").click()
     page.get_by_label("Reason").fill(reason)
-    page.get_by_role("button", name="Send override").click()
+    page.get_by_role("button", name="Review").click()
+    page.get_by_role("button", name="Confirm").click(timeout=30_000)
 
 
 def test_a_token_once_and_who_it_is_on_the_page(dash: Dash, pulse: Pulse, browser: Browser, nats_server: NatsServer) -> None:
     """A viewer sees no button; the token is asked for once, survives a reload, signs the intent, and is gone after signing out."""
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-    page.goto(f"{dash.url}/?range=15%20min")
+    page.goto(f"{dash.url}/control?range=15%20min")
     token = page.get_by_label("Operator token")
     expect(token).to_be_visible(timeout=60_000)
-    expect(page.get_by_role("button", name="Send override")).to_have_count(0)
+    expect(page.get_by_role("button", name="Review")).to_have_count(0)
     token.fill("ann:wrong")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_text("This is no operator's token.")).to_be_visible()
@@ -102,10 +103,10 @@ def test_a_token_once_and_who_it_is_on_the_page(dash: Dash, pulse: Pulse, browse
 def test_a_token_taken_away_counts_at_once(dash: Dash, pulse: Pulse, browser: Browser, nats_server: NatsServer, tmp_path: Path) -> None:
     """Whoever is signed in by a token that was removed or made anew presses in vain."""
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-    page.goto(dash.url)
+    page.goto(f"{dash.url}/control")
     page.get_by_label("Operator token").fill(dash.token)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("button", name="Send override")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("button", name="Review")).to_be_visible(timeout=60_000)
     Tokens(tmp_path / "operators.json").add("ann", renew=True)
     override(page, "with the old token")
     expect(page.get_by_label("Operator token")).to_be_visible(timeout=30_000)
@@ -131,12 +132,15 @@ def test_openid_connect(
         for who in ("ann", "eve", "mallory"):
             context = browser.new_context(viewport={"width": 1280, "height": 900})
             page = context.new_page()
-            page.goto(f"{url}/?token=look")
+            page.goto(f"{url}/control?token=look")
             page.get_by_role("button", name="Log in to send overrides").click(timeout=60_000)
             page.get_by_placeholder("Enter any login").fill(who)
             page.get_by_placeholder("and password").fill("any")
             page.get_by_role("button", name="Sign-in").click()
             page.get_by_role("button", name="Continue").click()
+            page.wait_for_url(f"{url}/**", timeout=60_000)
+            expect(page.get_by_test_id("live")).to_be_visible(timeout=60_000)
+            page.goto(f"{url}/control")
             if who == "ann":
                 expect(page.get_by_text("Signed in as ann@example.org")).to_be_visible(timeout=60_000)
                 override(page, "by OIDC")
@@ -145,7 +149,7 @@ def test_openid_connect(
                 assert written.value is not None and written.value.operator == "ann@example.org"
             else:
                 expect(page.get_by_text("@example.org may look")).to_be_visible(timeout=60_000)
-                expect(page.get_by_role("button", name="Send override")).to_have_count(0)
+                expect(page.get_by_role("button", name="Review")).to_have_count(0)
             context.close()
         assert wanted(nats_server).revision == written.revision
     finally:

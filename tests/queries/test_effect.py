@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queries import named
+from queries.effects import MEASURES, Expected, expected
 from queries.estimators.effect import Effect, Served, Sides, confounded, estimate_effect, pooled, sides
 from queries.window import Floats
 from store import Store
@@ -210,3 +211,16 @@ def test_stored_rows_say_what_an_override_did(store: Store) -> None:
     assert {row["withheld"] for row in rows if row["ts"] == when(300)} == {"not applied: caddy is gone"}
     assert all(row["withheld"] for row in rows if row["ts"] == when(-300))
     assert {row["actor"] for row in rows if row["ts"] == when(300)} == {"controller"}
+
+
+def test_what_happened_the_last_times_is_what_to_expect(store: Store) -> None:
+    """Done once and measured; done once and not applied, with the reason; never done here."""
+    with store.cursor() as cursor:
+        rows = named.effects(cursor, "d").to_pylist()
+    once = expected(rows, 0.7, 1.0)
+    assert (once.times, once.measured, once.last_by, once.doubt) == (1, 1, "ann", None)
+    assert [e.measure for e in once.effects] == list(MEASURES)
+    assert once.effects[0].ratio == pytest.approx(1.02 / 2.02)
+    failed = expected(rows, 0.0, 1.0)
+    assert (failed.times, failed.measured, failed.effects, failed.doubt) == (2, 0, (), "not applied: caddy is gone")
+    assert expected(rows, 0.3, 0.7) == Expected(0, 0, None, None, (), None)
