@@ -1,9 +1,10 @@
 """The frame round every page: navigation, the quiet, and what all pages share. Streamlit runs this file for every viewer."""
 
+from html import escape
+
 import streamlit as st
 
 from app import here
-from app.live import note
 from app.pages import control, games, live, replay
 from app.quiet import STYLE
 
@@ -17,5 +18,5 @@ PAGES = [
 ]
 if file := here.get().file:
     PAGES = [page for page in PAGES if page.title != "Control"]  # nothing can be steered
-    note(file, key="file")
+    st.html(f'<p class="po-note">{escape(file)}</p>')
 st.navigation(PAGES).run()
