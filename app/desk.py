@@ -116,7 +116,7 @@ class Desk:
         return (
             f'{said}<form method="post" action="{PATH}" class="po-operator"><label>Operator token'
             f'<input name="token" type="password" autocomplete="current-password" placeholder="name:secret" required></label>{fields}'
-            "<button>Sign in</button></form>"
+            '<button>Sign in</button><span class="po-note">from: poascope operator add NAME</span></form>'
         )
 
     async def unwritable(self, request: Request, error: Exception) -> Response:

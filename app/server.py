@@ -49,7 +49,7 @@ FOREVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Lets nobody in without the token, save to ask whether it runs: once as `?token=`, then as a cookie, or as a bearer. HTTP and WebSocket alike."""
+    """Lets nobody in without the token: once as `?token=`, then as a cookie, or as a bearer. HTTP and WebSocket alike, save HEALTH."""
 
     app: ASGIApp
     token: str

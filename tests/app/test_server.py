@@ -11,7 +11,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from app.control import Control
 from app.data import Collector, Feed
-from app.server import BUNDLE, COOKIE, Guard, build, plotly_path, routes
+from app.past import Past
+from app.server import BUNDLE, COOKIE, HEALTH, Guard, build, plotly_path, routes
 from poascope.errors import Misconfigured
 from poascope.settings import Settings
 
@@ -48,6 +49,27 @@ def test_without_a_token_only_loopback_names_are_answered() -> None:
         pass
 
 
+PATHS = ("/", "/control", "/live", "/log", "/past/moment", plotly_path(), "/operator", "/auth/login", "/oauth2callback", "/static/js/x.js")
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/_stcore/host-config", "/_stcore/health/", "/media/x", "/component/x"])
+def test_every_path_needs_the_token(path: str) -> None:
+    """Pages, data, files, Streamlit's own routes and the way back from logging in; only whether it runs may be asked."""
+    reached: list[str] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+        await PlainTextResponse("in")(scope, receive, send)
+
+    client = TestClient(Guard(inner, "s3cret"))
+    assert client.get(path).status_code == client.post(path).status_code == 401
+    with pytest.raises(WebSocketDisconnect) as closed, client.websocket_connect(path):
+        pass
+    assert closed.value.code == 4401
+    assert client.get(HEALTH).text == "in"
+    assert reached == [HEALTH]
+
+
 def test_other_cookies_of_the_host_do_not_lock_it() -> None:
     """Browsers send the cookies of every server on the same host; one that is not to the letter of the law hides ours from nobody."""
     others = 'theme={"dark": true}; a b=c'
@@ -65,7 +87,8 @@ def test_other_addresses_need_a_token(host: str) -> None:
 def test_plotly_is_served_once_and_for_long() -> None:
     """The bundle is the plotly package's own, compressed, under a name that changes with its version."""
     settings = Settings()
-    client = TestClient(Starlette(routes=list(routes(Feed(Collector("http://127.0.0.1:9"), Control(settings), settings)))))
+    feed = Feed(Collector("http://127.0.0.1:9"), Control(settings), settings)
+    client = TestClient(Starlette(routes=list(routes(feed, Past(feed.collector, feed.objectives, settings)))))
     answer = client.get(plotly_path())
     assert answer.content == BUNDLE.read_bytes()
     assert "immutable" in answer.headers["cache-control"]
