@@ -199,6 +199,11 @@ class _Server(uvicorn.Server):
 def serve(settings: Settings, listening: Callable[[], None], file: File | None = None) -> None:
     """Run until told to stop; `listening` is called once it can be opened. Raises PoascopeError when the port is taken."""
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    ours, told = logging.getLogger("poascope"), logging.StreamHandler()
+    told.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    ours.addHandler(told)
+    ours.setLevel(logging.INFO)
+    ours.propagate = False
     server = _Server(
         uvicorn.Config(
             build(settings, file),

@@ -148,6 +148,7 @@ class Bus:
         self._js: JetStreamContext = client.jetstream(timeout=3)
         self._kv: KeyValue | None = None
         self._listeners: list[Callable[[str | None], None]] = []
+        self.denied: list[str] = []  # what the server said this user may not do
 
     async def _bucket(self) -> KeyValue:
         """The bucket, made when it is missing (first use, or a server that came back without its store)."""
@@ -211,6 +212,7 @@ class Bus:
             omega=what.get("omega"),
             revision=max(asked.expected_revision, 0),
         )
+        log.info("refused: %s: %s", asked.operator, why)
         await self.publish(deployment, refusal)
 
     async def _submit(self, deployment: str, key: str, asked: Asked, now: float) -> Submitted[Asked]:
@@ -219,6 +221,10 @@ class Bus:
                 return await self._put(key, asked, now)
             except Refused as refused:
                 await self.refuse(deployment, asked, str(refused), now)
+                raise
+            except (nats.errors.Error, TimeoutError):
+                if self.denied:
+                    await self.refuse(deployment, asked, f"NATS: {self.denied[-1]}", now)
                 raise
 
     async def _put(self, key: str, asked: Asked, now: float) -> Submitted[Asked]:
@@ -465,6 +471,7 @@ async def connect(where: Nats | str, *, patient: bool = False) -> AsyncIterator[
     except (nats.errors.Error, OSError, TimeoutError) as error:
         raise Unreachable(f"NATS: {shown} - {last or error}") from error
     bus = Bus(client, shown)
+    bus.denied = denied
     try:
         yield bus
     except Unreachable as error:

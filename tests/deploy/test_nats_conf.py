@@ -170,8 +170,13 @@ async def test_a_refusal_says_which_right_is_missing(server: Secured) -> None:
     async with connect(server.nats("controller")) as bus:
         await bus.intent("dynamo")
         with pytest.raises(Denied, match=r"(?i)\$KV\.poascope\.dynamo\.intent"):
-            async with connect(server.nats("controller")) as other:
-                await other.put_intent("dynamo", intent(), time.time())
+            async with server.client("collector") as (ours, _), connect(server.nats("controller")) as other:
+                trail = await ours.subscribe("poascope.dynamo.decision")
+                await ours.flush()
+                try:
+                    await other.put_intent("dynamo", intent(), time.time())
+                finally:
+                    assert b"permissions violation" in (await trail.next_msg(20)).data
 
 
 @pytest.mark.real
