@@ -72,21 +72,24 @@ def trace(requests: pa.Table, kv_events: pa.Table, gaps: pa.Table, loop: str | N
         notes.append(f"{odd} requests that were lost or not seen whole are left out.")
     found = paths(r, kv_events)
     known = np.array([p is not None for p in found.path])
-    blocks = np.where(np.isnan(r.input_blocks), 1.0, r.input_blocks)
-    hits = np.where(np.isnan(r.overlap_blocks), 0.0, np.minimum(r.overlap_blocks, blocks))
-    sizes_known = not np.isnan(r.input_blocks + r.overlap_blocks).any()
-    hit_ratio = float(hits.sum() / blocks.sum())
-    named = known | (hits == 0)
-    shared_known = sizes_known and (float(named.mean()) >= KNOWN_SHARE or hit_ratio < MATTERS)
-    if not sizes_known:
-        reason = "input and overlap in blocks are not known"
-        notes.append("Prompts are taken to be alike: their input or overlap in blocks is not known.")
+    # where the input in blocks was not told (the block size is read from metrics), the stored path has it, save a last partial block
+    blocks = np.where(np.isnan(r.input_blocks) & known, [len(p or ()) for p in found.path], r.input_blocks)
+    sizes_known = float((~np.isnan(blocks)).mean()) >= KNOWN_SHARE
+    if sizes_known:
+        blocks = np.where(np.isnan(blocks), np.nanmedian(blocks), blocks)
+        hits = np.where(np.isnan(r.overlap_blocks), 0.0, np.minimum(r.overlap_blocks, blocks))
+        computed = np.where(np.isnan(found.computed), blocks - hits, found.computed)
     else:
+        blocks, hits, computed = np.ones(len(r)), np.zeros(len(r)), np.ones(len(r))
+        notes.append("Prompts are taken to be alike: their input in blocks is not known.")
+    hit_ratio = 1 - float(computed.sum() / blocks.sum())
+    shared_known = sizes_known and (float((known | (computed == blocks)).mean()) >= KNOWN_SHARE or hit_ratio < MATTERS)
+    reason = "input in blocks is not known"
+    if sizes_known:
         reason = (
             f"which prompts share blocks is known of {int(known.sum())} of {len(r)} requests only (from cache events), and "
             f"{hit_ratio:.0%} of the blocks were hits"
         )
-    computed = np.where(np.isnan(found.computed), blocks - hits, found.computed)
     stays = prefill_stays(r, computed)
     timing, _ = fit_prefill(stays)
     curve, flat = decode_curve(r)

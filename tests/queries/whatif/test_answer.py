@@ -11,7 +11,7 @@ from queries.whatif.policy import parse_policy
 from queries.whatif.trace import Refused, Trace, trace_of
 
 Recorded = Callable[[str], dict[str, pa.Table]]
-CAPTURES = ("cap-0.9.0-1p2d", "cap-1.6.1-1p2d")
+CAPTURES = ("cap-0.9.0-1p2d", "cap-1.6.1-1p2d", "spike-0.9.0-1p2d")
 
 
 def of(tables: dict[str, pa.Table], loop: str | None = None) -> Trace:
@@ -86,6 +86,15 @@ def test_a_span_that_begins_under_load_says_so(recorded: Recorded) -> None:
     trace = of(tables | {"requests": tables["requests"].slice(300)})
     assert any("empty when the span begins" in note for note in trace.notes)
     assert not any("empty when the span begins" in note for note in of(tables).notes)
+
+
+def test_without_sizes_prompts_are_alike_and_caches_are_not_asked(recorded: Recorded) -> None:
+    """Neither block counts nor cache events: each prompt is one block, nothing is held, it still reproduces the spike, and says so."""
+    tables = recorded("spike-0.9.0-1p2d")
+    trace = of(tables | {"kv_events": tables["kv_events"].slice(0, 0)})
+    assert {(job.blocks, job.hits, job.path) for job in trace.jobs} == {(1, 0, None)}
+    assert any("alike" in note for note in trace.notes) and validate(trace).refused is None
+    assert ask(trace, validate(trace), Cluster(2, 2), Policy("kv")).refused is not None
 
 
 def test_gaps_of_another_deployment_are_none_here(recorded: Recorded) -> None:
