@@ -93,7 +93,7 @@ wishes = st.one_of(
     st.tuples(st.just("manual"), st.sampled_from([0.2, 0.5, 1.5]), st.sampled_from([0.0, 2.0])),
     st.sampled_from([("freeze", None, None), ("auto", None, None)]),
 )
-spans_s = st.sampled_from([301.0, 700.0, 1800.0])
+spans_s = st.sampled_from([330.0, 700.0, 1800.0])
 
 
 class Night(RuleBasedStateMachine):
@@ -211,7 +211,7 @@ class Night(RuleBasedStateMachine):
     def hear(self, regime: str | None, stale: bool) -> None:
         self.ear.said = regime and Signal(self.clock() - (60 if stale else 1), regime, 1.0)  # type: ignore[assignment]
 
-    @rule(span_s=st.sampled_from([20.0, 290.0, 302.0, 1900.0]))
+    @rule(span_s=st.sampled_from([25.0, 290.0, 340.0, 1900.0]))
     def wait(self, span_s: float) -> None:
         self.ahead_s += span_s
 
