@@ -115,3 +115,11 @@ def test_nothing_is_dealt_where_nothing_can_be() -> None:
     assert split(loop(p=1, d=1), 1.0, 0.05) is None
     assert split(loop(itl_s=None), 1.0, 0.05) is None
     assert split(replace(loop(), inflight=0.0), 1.0, 0.05) is None
+
+
+def test_each_pool_is_costed_with_its_own_workers() -> None:
+    """Slow decode beside idle prefill: both notions give decode the workers, and the seconds now and at best are those of their splits."""
+    crowded = Loop(Curve(0.01, 0.01), Curve(1.0, 0.2), prefill_workers=3, decode_workers=3, inflight=60.0, itl_s=0.05, service_cv2=0.0)
+    found = split(crowded, 1.0, 0.05)
+    assert found is not None and found.equilibrium == 1 and found.optimum == 1
+    assert found.now_e2e_s == pytest.approx(60 / crowded.per_s(3, 3)) and found.best_e2e_s == pytest.approx(60 / crowded.per_s(1, 5))
