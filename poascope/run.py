@@ -132,4 +132,4 @@ def up(settings: Settings, config: Path | None) -> None:
 def register(cli: typer.Typer) -> None:
     """Add this module's verbs to the command line."""
     flags = ("nats_url", "prometheus_url", "scrape", "namespaces", "store", "api_port", "dash_host", "dash_port", "dash_token")
-    cli.command("up")(verb(*flags, "api_token", "caddy_admin_url", "preset")(up))
+    cli.command("up")(verb(*flags, "api_token", "caddy_admin_url", "preset", "regime_source", "alarm_signal")(up))

@@ -48,3 +48,8 @@ def test_a_quantile_out_of_reach_is_a_lower_bound() -> None:
     """Half still wait at 9 s: P99 is at least 9 s, and says so."""
     found = censored_quantile(np.array([1.0]), np.array([9.0]), 0.99)
     assert (found.value, found.at_least) == (pytest.approx(9), True)
+
+
+def test_at_a_tie_who_was_served_comes_before_who_still_waits() -> None:
+    """Served at 1 and 3 s, one waiting for 1 s: it was there when the first was served, so S(1) = 2/3 and the 0.4-quantile is 3."""
+    assert censored_quantile(np.array([1.0, 3.0]), np.array([1.0]), 0.4).value == 3.0
