@@ -194,12 +194,14 @@ class Night(RuleBasedStateMachine):
         won = self.world.do(self.submit(0, asked))
         assert [one.first for one in won] == ([False] if before else [True] if fresh and alive else [])
 
-    @rule(data=st.data())
-    def replay(self, data: st.DataObject) -> None:
-        """Somebody with a copy of an intent puts it straight into the bucket."""
+    @rule(data=st.data(), new_key=st.booleans())
+    def replay(self, data: st.DataObject, new_key: bool) -> None:
+        """Somebody with a copy of an intent puts it straight into the bucket, as it was or as if it were another."""
         if not self.taken:
             return
         copied = self.taken[data.draw(st.sampled_from(sorted(self.taken)))]
+        if new_key:
+            copied = msgspec.structs.replace(copied, idempotency_key=f"k{next(self.keys)}")
 
         async def put() -> int:
             kv = await self.world.operators[1].client.jetstream().key_value("poascope")
