@@ -113,11 +113,11 @@ class Feed:
         self._effects: dict[str, tuple[list[dict[str, Any]], float]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def read(self, name: str, **params: Any) -> pd.DataFrame:
-        """Rows of a named query for a script, from its own thread. Raises PoascopeError, also before the server runs."""
+    def rows(self, name: str, **params: Any) -> pa.Table:
+        """Rows of a named query for a script, from its own thread. Raises PoascopeError, also before the server runs; TimeoutError."""
         if self._loop is None:
             raise PoascopeError("dash: not started yet - try again")
-        return asyncio.run_coroutine_threadsafe(self.collector.frame(name, **params), self._loop).result(READ_S)
+        return asyncio.run_coroutine_threadsafe(self.collector.table(name, **params), self._loop).result(READ_S)
 
     async def run(self) -> None:
         """Tick for ever, just after each whole second, when the collector's row is due; a little later again if it was not there yet."""

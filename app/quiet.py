@@ -30,6 +30,7 @@ STYLE = """
 .po-table th { font-size: 12px; font-weight: 400; opacity: .7; }
 .po-table td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
 .po-table small { display: block; opacity: .7; }
+.po-list { font-size: 12.5px; line-height: 1.45; opacity: .8; margin: .2rem 0 0 1.1rem; padding: 0; }
 .po-back { font-size: .85rem; }
 .po-table a, .po-back { color: var(--st-link-color, inherit); text-decoration: none; }
 .po-table a:hover, .po-back:hover { text-decoration: underline; }

@@ -80,43 +80,49 @@ def export(
 ) -> None:
     """Write a slice of every table, with a manifest of versions, settings and checksums, into one file: `poascope dash OUT` opens it."""
     import json
-    import platform
     import secrets
+
+    from queries import named
+    from queries.bundle import GIVEN, write_bundle
+    from queries.pseudonyms import Pseudonyms
+
+    one_of(store, url)
+    span = {key: value for key, value in {"from": from_, "to": to}.items() if value is not None}
+    named.bind(named.catalogue()["gaps"], span)
+    change = Pseudonyms(secrets.token_bytes(32)).rows if pseudonymise else None
+    with source(settings, store, url) as rows:
+        said = about(settings, span, str(url or store), pseudonymise)
+        tables = write_bundle(out, lambda name: rows(name, {**span, **GIVEN.get(name, {})}), said, change)
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), "tables": tables}))
+    else:
+        typer.echo(f"{out}: " + ", ".join(f"{table['rows']} {name}" for name, table in tables.items()))
+
+
+def about(settings: Settings, span: Mapping[str, str], source: str, pseudonymise: bool) -> dict[str, object]:
+    """What a bundle's manifest says beside its tables. Secrets are never in it, and names only where ids are as they are."""
+    import platform
     from dataclasses import asdict, fields
     from datetime import UTC, datetime
 
     import duckdb
 
     from poascope import __version__
-    from queries import named
-    from queries.bundle import GIVEN, write_bundle
-    from queries.pseudonyms import Pseudonyms
     from store.migrations import migrations
 
-    one_of(store, url)
-    span = {key: value for key, value in {"from": from_, "to": to}.items() if value is not None}
-    named.bind(named.catalogue()["gaps"], span)
-    about: dict[str, object] = {
+    said: dict[str, object] = {
         "poascope": __version__,
         "schema": migrations()[-1].name,
         "python": platform.python_version(),
         "duckdb": duckdb.__version__,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "span": span,
+        "span": dict(span),
         "pseudonymised": pseudonymise,
     }
-    if not pseudonymise:
-        shown = {f.name: _shown(asdict(settings)[f.name]) for f in fields(settings) if not f.metadata["secret"]}
-        about |= {"source": _shown(url or store), "settings": shown}
-    else:
-        about |= {"settings": {name: value for name, value in asdict(settings).items() if isinstance(value, int | float)}}
-    change = Pseudonyms(secrets.token_bytes(32)).rows if pseudonymise else None
-    with source(settings, store, url) as rows:
-        tables = write_bundle(out, lambda name: rows(name, {**span, **GIVEN.get(name, {})}), about, change)
-    if as_json:
-        typer.echo(json.dumps({"out": str(out), "tables": tables}))
-    else:
-        typer.echo(f"{out}: " + ", ".join(f"{about['rows']} {name}" for name, about in tables.items()))
+    if pseudonymise:
+        return said | {"settings": {name: value for name, value in asdict(settings).items() if isinstance(value, int | float)}}
+    shown = {f.name: _shown(asdict(settings)[f.name]) for f in fields(settings) if not f.metadata["secret"]}
+    return said | {"source": _shown(source), "settings": shown}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import here, incidents, live
+from app import here, incidents, live, review
 from app.charts.frame import number
 from app.incidents import iso, link
 from app.live import Span
@@ -63,11 +63,11 @@ def _list(deployment: str) -> None:
             st.query_params.from_dict({"deployment": deployment, "from": since, "to": until})
             st.rerun()
     try:
-        found = known.feed.read("incidents", **{"deployment": deployment, "from": known.feed.clock() - AGO_S})
+        found = known.feed.rows("incidents", **{"deployment": deployment, "from": known.feed.clock() - AGO_S})
     except (PoascopeError, TimeoutError) as error:
         st.html(f'<h2 class="po-title">Incidents</h2><p class="po-note">Cannot tell: {html.escape(str(error))}</p>')
         return
-    st.html(table(found.to_dict("records")))
+    st.html(table(found.to_pylist()))
 
 
 def table(rows: Sequence[Mapping[Any, Any]]) -> str:
@@ -79,7 +79,7 @@ def table(rows: Sequence[Mapping[Any, Any]]) -> str:
         )
     lines = []
     for row in rows[:LISTED]:
-        start, end = (row[c].tz_localize("UTC").timestamp() for c in ("from", "to"))
+        start, end = (row[c].replace(tzinfo=UTC).timestamp() for c in ("from", "to"))
         p99, hat = number(row["ttft_p99_s"]), number(row["poa_hat"])
         name = row["title"] if isinstance(row["title"], str) else "saturated"
         notes = row["notes"] if isinstance(row["notes"], str) else "" if isinstance(row["title"], str) else "found by the regime"
@@ -110,3 +110,4 @@ def _span(deployment: str, span: Span, at: float | None) -> None:
     marked = live.past(PAGES[name or "live"], deployment=deployment, span=span, at=at if at else span[0], anew=anew, plotly=known.plotly)
     if marked:
         incidents.dialog(deployment, marked)
+    review.render(deployment, span)
