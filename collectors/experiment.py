@@ -6,7 +6,7 @@ from poascope but from the load generator (`testbed load --out`), or from the `c
 
 import gzip
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ def read_client(paths: Sequence[Path]) -> Client:
 class Played:
     """A recording as the core saw it: rows of signals, and the regime by each source at each second (`ts`, name)."""
 
+    path: Path
     rows: list[Row]
     regimes: dict[str, list[tuple[float, str]]]
     truncated: str | None
@@ -101,9 +102,9 @@ def preset_of(settings: Settings) -> str:
 
 
 def play(path: Path, settings: Settings) -> Played:
-    """Through a core of its own, as `import` does, without a store. Raises PoascopeError when it holds no row of signals."""
+    """Through a core of its own, as `import` does, without a store. Raises PoascopeError unless it is of one deployment."""
     core, states = Core(settings), {source: Regime() for source in SOURCES}
-    played = Played([], {source: [] for source in SOURCES}, None)
+    played = Played(path, [], {source: [] for source in SOURCES}, None)
     names = set()
 
     def look(window: Window) -> None:
@@ -121,7 +122,7 @@ def play(path: Path, settings: Settings) -> Played:
             core.take()
     if len(names) != 1:
         raise PoascopeError(f"experiment: {path} - {len(names)} deployments in it, and it takes one")
-    return Played(played.rows, played.regimes, reader.truncated)
+    return replace(played, truncated=reader.truncated)
 
 
 def stretches(rows: list[Row], p99: Callable[[Row], float | None], slo_s: float) -> list[list[Row]]:
@@ -238,12 +239,16 @@ def at_least(state: str, number: int) -> bool:
 def run(name: str, recordings: Sequence[Path], client_files: Sequence[Path], settings: Settings) -> dict[str, Any]:
     """The table of one experiment, and what it was computed on."""
     played = [play(path, settings) for path in recordings]
+    for (one, first), (other, second) in pairwise(sorted(zip(recordings, played, strict=True), key=lambda p: p[1].rows[0]["ts"])):
+        if second.rows[0]["ts"] <= first.rows[-1]["ts"]:
+            raise Misconfigured(f"experiment: {one} and {other} - overlap in time; give recordings of one cluster, one after another")
+    played.sort(key=lambda p: float(p.rows[0]["ts"]))
     rows = [row for one in played for row in one.rows]
     client = read_client(client_files or recordings)
     table = early_warning(rows, client, settings) if name == "early-warning" else detection(played, client, settings)
     on = {
         "recordings": [str(p) for p in recordings],
-        "truncated": [str(p) for p, one in zip(recordings, played, strict=True) if one.truncated],
+        "truncated": [str(one.path) for one in played if one.truncated],
         "seconds": len(rows),
         "requests": len(client.sent),
         "slo_ttft_s": settings.slo_ttft_s,

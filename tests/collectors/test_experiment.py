@@ -72,6 +72,7 @@ def test_delay_false_switches_and_returns_by_hand() -> None:
     """Onset at 97.5 s: one source comes 7 s later and flutters once, one rings at 20 s and stays, one never comes."""
     seen = client((0, 100, 0.05), (100, 160, 3.0), (160, 300, 0.05))
     played = Played(
+        CAPTURE,
         [],
         {
             "censored": states((0, "below"), (105, "saturated"), (120, "below"), (130, "saturated"), (170, "below")),
@@ -118,6 +119,12 @@ def test_the_verb_prints_a_table_and_json(tmp_path: Path) -> None:
     assert done["on"]["requests"] == 560 and {r["untested"] for r in done["table"]} == {1}
     said = CliRunner().invoke(cli, ["experiment", "detection", str(CAPTURE)])
     assert said.exit_code == 0 and "prometheus" in said.output and "560 requests" in said.output
+
+
+def test_recordings_that_overlap_are_refused() -> None:
+    """Two clusters at once, or one recording twice: no second has two rows."""
+    told = CliRunner().invoke(cli, ["experiment", "detection", str(CAPTURE), str(CAPTURE)])
+    assert told.exit_code == 2 and "overlap in time" in told.output
 
 
 def test_an_empty_table_has_no_lines() -> None:
