@@ -107,7 +107,7 @@ def marks(decisions: pd.DataFrame, theme: Theme = LIGHT) -> list[dict[str, Any]]
                 "y1": 0.9 if kind in LINED else 0,
                 "line": {"color": theme.mark, "width": 1, "dash": "dot" if kind == "target" else "solid"},
                 "label": {
-                    "text": label(f"{kind}: {what}") if kind in LINED else "",
+                    "text": label(kind if what == kind else f"{kind}: {what}") if kind in LINED else "",
                     "textposition": "end",
                     "textangle": 0,
                     "xanchor": "left",

@@ -72,15 +72,16 @@ def test_two_operators_one_override_and_the_log_of_it(line: Line, load: Path, br
     expect(ann.locator(".pw-run")).not_to_have_text(before, timeout=SLOW_MS)
 
     other.goto(line.dash)
-    sign = other.locator("[data-panel=poa] .annotation-text-g").first
-    expect(sign).to_be_visible(timeout=SLOW_MS)
+    signs = other.locator("[data-panel=poa] .annotation-text-g")
+    expect(signs.last).to_be_visible(timeout=SLOW_MS)
 
-    def told() -> bool:
-        sign.hover(force=True)
-        return "e2e &lt;i&gt;control" in other.locator("[data-panel=poa] .hoverlayer").inner_html()
+    def told() -> str:
+        """What the last sign says while the mouse is on it."""
+        signs.last.hover(force=True)
+        return other.locator("[data-panel=poa] .hoverlayer").text_content() or ""
 
-    eventually(lambda: other.wait_for_timeout(300) or told())
-    assert "ann: intent" in other.locator("[data-panel=poa] .hoverlayer").inner_html()
+    eventually(lambda: other.wait_for_timeout(300) or "e2e <i>control</i>" in told())
+    assert "ann: intent, manual τ 0.7 ω 1" in told()
 
     ann.get_by_role("button", name="Cancel override").click()
     expect(ann.locator("[data-link=wanted]")).to_contain_text("auto", timeout=SLOW_MS)
