@@ -69,6 +69,7 @@ class Requests:
 
 async def round_trip_ms(bus: Bus, count: int) -> list[float]:
     """A write to the bucket until a subscriber hears that it was stored."""
+    await bus.intent("dynamo")  # makes the bucket
     heard = asyncio.Event()
     await bus.hear("poascope-kv.bench.ack.x", lambda message: heard.set())
     times = []
@@ -127,11 +128,14 @@ async def measure(cluster: Cluster, actuator: str, presses: int) -> None:
             await bus.hear(subject, requests.note)
         if actuator == "gateway":
             await learn_frontends(cluster, requests)
-        command = [PROGRAM, "testbed", "load", "steady", "--dir", str(cluster.files.dir), "--users", "8", "--seconds", "600"]
+        command = [PROGRAM, "testbed", "load", "steady", "--url", cluster.state.gateway_url, "--users", "8", "--seconds", "600"]
         command += ["--output-tokens", "16", "--input-tokens", "64", "--json"]
         load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         try:
             raw = await round_trip_ms(bus, presses)
+            async with asyncio.timeout(60):
+                while await bus.controller_at() is None:
+                    await asyncio.sleep(0.2)
             began, before = time.time(), len(requests.seen)
             times = []
             for n in range(presses):

@@ -35,6 +35,7 @@ SILENT_S = 3600.0
 # A time further off than this says nothing of the clock that it came from.
 MAX_CLOCK_OFF_S = 10 * 365 * 86_400.0
 FORGET_EVERY_S, TARGET_FORGOTTEN_S = 60, 600.0
+TOLD_WITHIN_S = 3.0
 
 
 class _Clock:
@@ -81,6 +82,7 @@ class Core:
         self._loss = LossMeter()
         self._clocks: dict[int, _Clock] = {}
         self._kv_seen: dict[tuple[str, tuple[int, int]], dict[int, None]] = {}
+        self._untold: dict[str, tuple[int, dict[str, Any]]] = {}
         self._tick: int | None = None
 
     # -- in
@@ -100,6 +102,7 @@ class Core:
             for event in message.events:
                 if isinstance(event, Said):
                     self.profiles.said(event.request_id, event.tau, event.omega)
+                    self._told(message.deployment, event)
             return
         if isinstance(message.events[0] if message.events else None, Control | Deleted):
             for event in message.events:
@@ -195,6 +198,7 @@ class Core:
         if now % FORGET_EVERY_S == 0:
             self.targets.forget(now - TARGET_FORGOTTEN_S)
         signals = []
+        self._give_up_untold(now - TOLD_WITHIN_S)
         for deployment in list(self.deployments.values()):
             if deployment.events_as_of is not None and now - deployment.events_as_of > SILENT_S and not deployment.assembler.open:
                 self._forget(deployment)
@@ -267,6 +271,7 @@ class Core:
         for deployment in self.deployments.values():
             for finished in deployment.assembler.close():
                 self._ended(deployment, finished)
+        self._give_up_untold(math.inf)
         return sum(len(d.assembler.open) for d in self.deployments.values())
 
     def counts(self) -> dict[str, int]:
@@ -429,29 +434,43 @@ class Core:
         profile = self.profiles.profile(finished.source.router_id, finished.request_id)
         deployment.ended(Routed(finished, blocks, overlap, profile, best, cached))
         prefill, decode_worker = finished.prefill or (None, None), finished.decode or (None, None)
-        self.rows.put(
-            "requests",
-            deployment=deployment.name,
-            request_id=finished.request_id,
-            model=self.targets.model(targets),
-            prefill_worker=prefill[0],
-            prefill_dp_rank=prefill[1],
-            decode_worker=decode_worker[0],
-            decode_dp_rank=decode_worker[1],
-            arrived_at=finished.arrived_at,
-            prefill_done_at=finished.prefill_done_at,
-            decode_started_at=finished.decode_started_at,
-            first_token_at=finished.first_token_at,
-            finished_at=finished.finished_at,
-            input_blocks=blocks,
-            overlap_blocks=overlap,
-            prefill_inflight=finished.prefill_inflight,
-            decode_inflight=finished.decode_inflight,
-            tau=profile.tau if profile else None,
-            omega=profile.omega if profile else None,
-            regime=finished.source.regime,
-            outcome="lost" if finished.lost else "finished",
-        )
+        row: dict[str, Any] = {
+            "deployment": deployment.name,
+            "request_id": finished.request_id,
+            "model": self.targets.model(targets),
+            "prefill_worker": prefill[0],
+            "prefill_dp_rank": prefill[1],
+            "decode_worker": decode_worker[0],
+            "decode_dp_rank": decode_worker[1],
+            "arrived_at": finished.arrived_at,
+            "prefill_done_at": finished.prefill_done_at,
+            "decode_started_at": finished.decode_started_at,
+            "first_token_at": finished.first_token_at,
+            "finished_at": finished.finished_at,
+            "input_blocks": blocks,
+            "overlap_blocks": overlap,
+            "prefill_inflight": finished.prefill_inflight,
+            "decode_inflight": finished.decode_inflight,
+            "tau": profile.tau if profile else None,
+            "omega": profile.omega if profile else None,
+            "regime": finished.source.regime,
+            "outcome": "lost" if finished.lost else "finished",
+        }
+        if profile is None and deployment.tells:
+            # Its router's word comes on another connection, and may be overtaken by the whole of a short request.
+            self._untold[finished.request_id] = self._tick or 0, row
+        else:
+            self.rows.put("requests", **row)
+
+    def _told(self, deployment: str, said: Said) -> None:
+        if deployment in self.deployments:
+            self.deployments[deployment].tells = True
+        if waiting := self._untold.pop(said.request_id, None):
+            self.rows.put("requests", **waiting[1] | {"tau": said.tau, "omega": said.omega})
+
+    def _give_up_untold(self, until: float) -> None:
+        while self._untold and next(iter(self._untold.values()))[0] <= until:
+            self.rows.put("requests", **self._untold.pop(next(iter(self._untold)))[1])
 
     def _targets(self, deployment: str) -> set[str]:
         tied = [self.profiles.target(router) for router in self.profiles.routers_of(deployment)]

@@ -97,6 +97,7 @@ class Deployment:
         self.routing_at: float | None = None
         self.worked_at: float | None = None
         self.mode: str | None = None
+        self.tells = False  # its routers say under which parameters each request goes
         self.memory: Memory | None = None
         self.regime: str | None = None
 

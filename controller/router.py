@@ -31,6 +31,7 @@ BUCKET, STORED, REVISION = "poascope", "poascope-kv", "Nats-Sequence"
 MAX_PARAMETER = 10.0
 LOOK_S = 2.0  # between two looks at the bucket, for what no message told
 PATIENCE_S = 1.0  # for one answer of NATS
+HEARD_S, LEAVE_S = 0.5, 60.0  # until frontends know that a router left; and at most until its streams have ended
 # As in controller/protocol.py; tests/controller/test_router.py holds the two together.
 EXPIRY_GRACE_S, LEASE_S = 2.0, 120.0
 
@@ -374,9 +375,27 @@ class Router:
 
     def __init__(self, link: Link, names: Names, worker: Leg, prefill: Leg | None) -> None:
         self.link, self.names, self.worker, self.prefill = link, names, worker, prefill
+        self.open = 0
 
     async def generate(self, request: dict[str, Any], context: Any) -> AsyncIterator[dict[str, Any]]:
         """One request, from its tokens to its last answer. What fails here fails for this request alone."""
+        self.open += 1
+        try:
+            async for answer in self._generate(request, context):
+                yield answer
+        finally:
+            self.open -= 1
+
+    async def leave(self, endpoint: Any, shutdown: Callable[[], None]) -> None:
+        """Be found no more, finish what is under way, then end."""
+        await endpoint.unregister_endpoint_instance()
+        deadline = time.monotonic() + LEAVE_S
+        await asyncio.sleep(HEARD_S)
+        while self.open and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        shutdown()
+
+    async def _generate(self, request: dict[str, Any], context: Any) -> AsyncIterator[dict[str, Any]]:
         in_force = self.link.now()
         tau, omega = in_force.tau, in_force.omega
         await self.link.routed(context.id(), in_force)
@@ -492,6 +511,13 @@ async def serve(runtime: Any, given: argparse.Namespace) -> None:
         else:
             await llm.register_llm(*place, name, kv_cache_block_size=given.block_size)
         runtime.register_engine_route("poascope", router.status)
+        leaving: list[asyncio.Task[None]] = []
+
+        def leave() -> None:
+            leaving.append(asyncio.create_task(router.leave(endpoint, runtime.shutdown)))
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, leave)
         log.info("%s: serving %s as %s; %s", given.deployment, name, given.serve, names.said)
         await endpoint.serve_endpoint(router.generate, graceful_shutdown=True)
     finally:
@@ -509,9 +535,6 @@ def main() -> None:
     given = arguments()
 
     async def run(runtime: Any) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, runtime.shutdown)
         await serve(runtime, given)
 
     uvloop.run(dynamo_worker()(run)())

@@ -30,7 +30,7 @@ from testbed.topology import Ports, Timing, parse_topology, plan_ports, profiles
 
 LEASH = str(Path(__file__).parent / "leash.py")
 WORKERS = ("prefill", "decode", "aggregated")
-WATCHES = 13  # inotify instances of a frontend with a KV router, the most of any process
+WATCHES = {"gateway": 39, "router": 24}  # inotify instances of all that discovers workers; 0.9 needs 33 and 22
 PATIENCE_S = 10.0  # a frontend needs up to 6 s to shut down
 POLL_S = 0.1
 
@@ -113,7 +113,7 @@ class Keeper:
     def _up(self) -> None:
         theirs = {self.ports.nats, self.ports.nats_monitor} if self.spec.nats_url else set()
         ports.require_free(set(self.ports.all()) - theirs)
-        discovery.require_watches(WATCHES * (len(self.ports.frontends) + len(self.ports.routers)))
+        discovery.require_watches(WATCHES[self.spec.actuator])
         python = environment.ensure(self.spec.dynamo, self.tell)
         programs = Path(sys.executable).parent
         self.plan = plan(
@@ -215,7 +215,16 @@ class Keeper:
         """
         missing: set[str] = set()
         for attempt in (1, 2, 3):
-            self._answers(frontend)
+            try:
+                self._answers(frontend, 60 if attempt == 3 else 30)
+            except PoascopeError:
+                # It overlooked all of them, or the routers.
+                if attempt == 3 or not self._lives(frontend.name):
+                    raise
+                self.tell(f"{frontend.name} serves nothing: starting it again")
+                self._kill(frontend.name)
+                self._spawn(frontend)
+                continue
             by_name = self._missed(frontend)
             missing = {worker for workers in by_name.values() for worker in workers}
             if not missing:
@@ -250,7 +259,7 @@ class Keeper:
                 missing -= probe.workers_used(self.http, frontend.base_url, str(self.files.model), 4 * len(self.topology.workers))
         return missing
 
-    def _answers(self, process: Process) -> None:
+    def _answers(self, process: Process, timeout_s: float = 60) -> None:
         trouble = "no answer yet"
 
         def completed() -> bool:
@@ -259,7 +268,7 @@ class Keeper:
             return not trouble
 
         names = tuple(self.children) if self.state.phase == "starting" else (process.name,)
-        self._until(completed, 60, lambda: f"{process.name} completes no request ({trouble})", names, process.name)
+        self._until(completed, timeout_s, lambda: f"{process.name} completes no request ({trouble})", names, process.name)
 
     def _registered(self, names: tuple[str, ...]) -> bool:
         """Whether each of these workers is registered; learns their ids."""
