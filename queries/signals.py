@@ -106,7 +106,9 @@ def anarchy(window: Window, everyone: Requests, memory: Memory, preset: str, sil
     expected = np.sum([s.unqueued for s in shares.values()], axis=0)
     poa = ratio(actual, expected, as_of, doubt(len(done), mean_inflight, window.gaps, silent, provisional))
     best = None if r.best_overlap_blocks is None else r.best_overlap_blocks[done]
-    blocks, per_request_s = r.input_blocks[done], memory.curves[pools[0]].slope_s
+    blocks, curve = r.input_blocks[done], memory.curves[pools[0]]
+    # a prefill pool that was never seen to queue has a flat curve: all of f(1) is then the work of one prompt
+    per_request_s = curve.slope_s or (float(curve.at(1)) if pools[0] == "prefill" else 0.0)
     missed = cache_miss_seconds(r.overlap_blocks[done], best, blocks, per_request_s, stays[0].workers)
     lost = lost_seconds(shares.get("prefill"), shares["decode"], r.decode_started_at[done] - r.prefill_done_at[done], missed)
 
