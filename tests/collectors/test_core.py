@@ -305,7 +305,7 @@ def test_what_a_router_says_of_a_request_is_under_what_it_was_routed(capture: Pa
     core.finish()
     requests = core.take()["requests"].to_pylist()
     assert {r["request_id"]: (r["tau"], r["omega"]) for r in requests} == told
-    assert {row["omega"] for row in signals if row["tau"] == 0.5} >= {0.0, 1.0, 2.0}
+    assert {row["omega"] for row in signals if row["tau"] == 0.5} >= {0.0, 1.0}
 
 
 def test_decisions_become_rows() -> None:
