@@ -131,6 +131,7 @@ class Desk:
 
     async def _sign_in(self, request: Request) -> Response:
         if not _own(request):
+            log.warning("refused: sign-in sent by another site, %s", request.headers.get("origin", "")[:200])
             return HTMLResponse("poascope: asked for by another site\n", 403)
         token, deployment, back = await _fields(request, "token", "deployment", "back")
         address = request.client.host if request.client else "unknown"
