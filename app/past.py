@@ -24,7 +24,6 @@ KEEP_S = 130.0  # what the head of a page is given of the past
 AGAIN_MAX_S = 3600.0
 AGAIN_KEPT = 8
 LONGEST_S = 366 * 86400.0
-DETAIL = 720  # points a line, as on the live page
 
 
 class Source(Protocol):
@@ -33,11 +32,6 @@ class Source(Protocol):
     async def frame(self, name: str, **params: Any) -> pd.DataFrame: ...
 
     async def table(self, name: str, **params: Any) -> pa.Table: ...
-
-
-def step_s(span_s: float) -> int:
-    """Seconds of a bin: the live page's for its ranges, and beyond them what keeps a line at 720 points."""
-    return next((step for length, step in payload.RANGES.items() if span_s <= length), math.ceil(span_s / DETAIL))
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -99,7 +93,7 @@ class Past:
     async def span(self, page: Page, deployment: str, start: float, end: float, theme: str, anew: bool) -> bytes:
         """Figures with their points from `start` until `end` (Unix s), and what happened; with `anew` today's estimators over them."""
         body: dict[str, Any] = {"now": end, "deployment": deployment, "start": start * 1e3, "end": end * 1e3}
-        step = step_s(end - start)
+        step = payload.step_s(end - start)
         bounds = {"deployment": deployment, "from": start, "to": end}
         try:
             signals, decisions, happened, *others = await asyncio.gather(

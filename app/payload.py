@@ -1,5 +1,6 @@
 """What the live component is told: figures once, then points. Pure."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,13 @@ from app.theme import Theme
 
 # range in seconds -> bin in seconds: at most 720 points a line
 RANGES: Mapping[int, int] = {300: 1, 900: 2, 3600: 5, 21600: 30, 86400: 120}
+POINTS = 720
 COMMON = ("band:", "over:", "mark:")
+
+
+def step_s(span_s: float) -> int:
+    """Seconds of a bin for any span: a range's own, and beyond them whole minutes, which rollups answer."""
+    return next((step for longest, step in RANGES.items() if span_s <= longest), 60 * math.ceil(span_s / POINTS / 60))
 
 
 def figures(page: Page, given: Given) -> dict[str, go.Figure]:

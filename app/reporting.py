@@ -1,6 +1,5 @@
 """What a report is told: the named queries of a span, from a file or a running collector."""
 
-import math
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,7 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from app.payload import RANGES
+from app.payload import step_s
 from app.report import Told
 from app.status import Objectives
 from poascope import __version__
@@ -20,7 +19,6 @@ from queries import named
 from queries.verbs import Rows
 
 LONGEST = timedelta(days=31)
-POINTS = 720  # a line
 
 
 def tell(rows: Rows, settings: Settings, deployment: str | None, begin: str | None, end: str | None, source: str) -> Told:
@@ -41,7 +39,7 @@ def tell(rows: Rows, settings: Settings, deployment: str | None, begin: str | No
             f"from, to: {since:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} - must span more than nothing, at most 31 days"
         )
     length_s = (until - since).total_seconds()
-    step = next((step for longest, step in RANGES.items() if length_s <= longest), 60 * math.ceil(length_s / POINTS / 60))
+    step = step_s(length_s)
     span = {"from": since.isoformat(), "to": until.isoformat()}
     one, binned = {"deployment": chosen} | span, {"deployment": chosen, "step_s": str(step)} | span
     signals = _read(rows, "signals", one) if step == 1 else _read(rows, "signals_binned", binned)

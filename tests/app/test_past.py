@@ -8,7 +8,8 @@ import pytest
 from app.control import Control
 from app.data import Collector, Feed
 from app.panels import PAGES
-from app.past import Past, difference, step_s
+from app.past import Past, difference
+from app.payload import step_s
 from app.status import Objectives
 from poascope.errors import PoascopeError
 from poascope.settings import Settings
@@ -97,9 +98,9 @@ def test_the_difference_is_told_where_both_are_known() -> None:
     assert difference(stored, new).startswith("PoA-hat differs by 5 % (median), 10 % at most, over 2 instants.")
 
 
-@pytest.mark.parametrize(("length", "step"), [(60, 1), (300, 1), (301, 2), (86400, 120), (7 * 86400, 840)])
+@pytest.mark.parametrize(("length", "step"), [(60, 1), (300, 1), (301, 2), (86400, 120), (86401, 180), (7 * 86400, 840)])
 def test_a_line_has_at_most_720_points(length: float, step: int) -> None:
-    """The bins of the live page's ranges, and for longer spans what 720 points allow."""
+    """The bins of the live page's ranges, and for longer spans whole minutes."""
     assert step_s(length) == step and length / step <= 720
 
 
