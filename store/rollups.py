@@ -15,6 +15,7 @@ STEPS = (10, 60)
 GROWTH = 1.05
 SMALLEST_S = 1e-6  # a clock that tells less than a microsecond tells nothing
 QUANTILE_ERROR = (GROWTH - 1) / (GROWTH + 1)
+SLICE_ROWS = 500_000
 
 MEANS = (
     "inflight", "arrivals_per_s", "finished_per_s", "queued", "kv_hit_ratio",
@@ -126,10 +127,15 @@ def add(cursor: duckdb.DuckDBPyConnection, table: str, rows: str) -> None:
         cursor.execute(f"INSERT INTO {rollup} BY NAME SELECT *, false AS merged FROM ({sql.format(rows=rows)})")
 
 
-def cover(cursor: duckdb.DuckDBPyConnection) -> None:
-    """Write the parts of every raw row there is: once, when rollups come to a store that has none."""
+def cover(cursor: duckdb.DuckDBPyConnection, slice_rows: int = SLICE_ROWS) -> None:
+    """Write the parts of every raw row there is: once, when rollups come to a store that has none.
+
+    A slice at a time: all rows of a large store at once do not fit into the memory that it may take.
+    """
     for table in _PARTS:
-        add(cursor, table, table)
+        first, last = _one(cursor, f"SELECT min(rowid), max(rowid) FROM {table}", {})
+        for begin in range(first, last + 1, slice_rows) if first is not None else ():
+            add(cursor, table, f"(SELECT * FROM {table} WHERE rowid >= {begin} AND rowid < {begin + slice_rows})")
 
 
 def compact(cursor: duckdb.DuckDBPyConnection, before: datetime, bins: int) -> int:

@@ -104,6 +104,19 @@ def test_the_rollup_of_any_split_is_that_of_the_whole(
     assert joined(split) == joined(whole)
 
 
+def test_a_store_without_rollups_is_covered_in_slices(stores: tuple[Store, Store]) -> None:
+    """However few rows are covered at a time, and where rows were deleted between, the joined bins are those of the appends."""
+    whole, _ = stores
+    empty(whole)
+    rows = {"signals": [second(i, inflight=i, poa_hat=i / 8) for i in range(90)], "requests": [request(i, i, 0.125) for i in range(90)]}
+    whole.append_all({name: table(whole, name, some) for name, some in rows.items()})
+    appended = joined(whole)
+    for name in rollups.TABLES:
+        whole.change("forgetting", lambda c, name=name: c.execute(f"DELETE FROM {name}").fetchone())
+    whole.change("covering", lambda c: rollups.cover(c, slice_rows=7))
+    assert joined(whole) == appended
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ttft=st.lists(st.floats(1e-5, 1000), min_size=1, max_size=200))
 def test_a_quantile_of_a_histogram_is_within_its_bound(stores: tuple[Store, Store], ttft: list[float]) -> None:
