@@ -30,7 +30,7 @@ from testbed.topology import Ports, Timing, parse_topology, plan_ports, profiles
 
 LEASH = str(Path(__file__).parent / "leash.py")
 WORKERS = ("prefill", "decode", "aggregated")
-WATCHES = {"gateway": 39, "router": 24}  # inotify instances of all that discovers workers; 0.9 needs 33 and 22
+WATCHES = {"gateway": 39, "router": 28}  # inotify instances of all that discovers workers, by 1.6; 0.9 has 33 and 22
 PATIENCE_S = 10.0  # a frontend needs up to 6 s to shut down
 POLL_S = 0.1
 
