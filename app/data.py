@@ -27,6 +27,7 @@ from app.panels import LIVE
 from app.theme import THEMES
 from poascope.errors import PoascopeError, Unreachable
 from poascope.settings import Settings
+from queries.estimators.regime import THRESHOLDS_S
 from queries.signals import RATE_WINDOW_S
 
 log = logging.getLogger("poascope.dash")
@@ -97,7 +98,7 @@ class Feed:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.collector, self.control, self.clock = collector, control, clock
-        self.objectives = status.Objectives(settings.slo_ttft_s, settings.slo_itl_s)
+        self.objectives = status.Objectives(settings.slo_ttft_s, settings.slo_itl_s, THRESHOLDS_S.get(settings.preset))
         self.deployments: list[str] = []
         self.down_since: float | None = None
         self.trouble = ""

@@ -120,7 +120,7 @@ CONTROL = Page(
             "smoothed",
             "What the loop sees",
             "TTFT P99 with those waiting, its EWMA, and the thresholds of the regimes",
-            lambda g: smoothed(g.frames["signals"], theme=g.theme),
+            lambda g: smoothed(g.frames["signals"], theta_s=g.objectives.theta_s, theme=g.theme),
             named=True,
         ),
         Panel(

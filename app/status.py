@@ -39,8 +39,11 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
+    """What is held against what: theta_s are the regime's thresholds, None where they are learnt."""
+
     slo_ttft_s: float
     slo_itl_s: float
+    theta_s: tuple[float, float] | None = None
 
 
 def seconds(value: float) -> tuple[str, str]:

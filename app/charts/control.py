@@ -8,16 +8,16 @@ from app.charts.panel import axis, figure, line, log_axis
 from app.theme import LIGHT, Theme
 
 
-def smoothed(frame: pd.DataFrame, *, slo_s: float | None = None, theme: Theme = LIGHT) -> go.Figure:
-    """TTFT P99 and its EWMA in seconds, with the thresholds it is held against where the signals have them."""
+def smoothed(frame: pd.DataFrame, *, theta_s: tuple[float, float] | None = None, theme: Theme = LIGHT) -> go.Figure:
+    """TTFT P99 and its EWMA in seconds, and its thresholds. `theta_s` None: they are learnt, and differ from hour to hour."""
     x, colour = time_ms(frame), theme.colour
     limit = {"dash": "dot", "width": 1.2}
+    limits = [] if theta_s is None else list(zip(("transition", "saturated"), theta_s, (theme.warn, theme.alarm), strict=True))
     return figure(
         frame,
         [
             line("p99", "P99", x, values(frame, "ttft_p99_censored_s"), colour["ttft_p50"], unit="s"),
-            line("transition", "θ transition", x, values(frame, "transition_above_s"), theme.warn, unit="s", line=limit),
-            line("saturated", "θ saturated", x, values(frame, "saturated_above_s"), theme.alarm, unit="s", line=limit),
+            *(line(name, f"θ {name}", x, [theta] * len(x), shade, unit="s", line=limit) for name, theta, shade in limits),
             line("ewma", "smoothed", x, values(frame, "ttft_ewma_s"), colour["ttft_p99"], unit="s", line={"width": 2}),
         ],
         theme,

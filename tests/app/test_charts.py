@@ -8,6 +8,7 @@ import pytest
 
 from app.charts import bands
 from app.charts.cache import kv_hit
+from app.charts.control import smoothed
 from app.charts.frame import label, with_gaps
 from app.charts.latency import itl, ttft
 from app.charts.load import choose, throughput, workers
@@ -221,3 +222,11 @@ def test_of_many_workers_the_busiest_have_lines_and_the_rest_a_sum() -> None:
     after = choose(later, lines)
     assert after.own == lines.own
     assert {t.name: list(t.y) for t in workers(later, lines=after).data}["others (9 workers)"] == [sum(range(13, 21)) + 0]
+
+
+def test_the_loop_is_shown_against_its_thresholds() -> None:
+    """θ of the preset are level lines; where thresholds are learnt there are none, and nothing is drawn in their place."""
+    frame = pd.DataFrame({"ts": pd.to_datetime([0, 1], unit="s"), "ttft_p99_censored_s": [0.1, 3.0], "ttft_ewma_s": [0.1, 1.0]})
+    drawn = {trace.uid: list(trace.y) for trace in smoothed(frame, theta_s=(0.3, 2.0)).data}
+    assert (drawn["transition"], drawn["saturated"], drawn["ewma"]) == ([0.3, 0.3], [2.0, 2.0], [0.1, 1.0])
+    assert {trace.uid for trace in smoothed(frame).data} == {"p99", "ewma"}

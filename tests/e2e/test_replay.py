@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from collectors.capture import Line as Said
 from collectors.capture import Reader, Recorder
 from controller.protocol import Intent, Target
-from tests.conftest import CAPTURES, free_port, wait_for_port
+from tests.conftest import CAPTURES, free_port, sign_in, wait_for_port
 from tests.e2e.conftest import PROGRAMS, Line, eventually
 
 pytestmark = pytest.mark.real
@@ -23,26 +23,71 @@ SECONDS = 60_000
 OVERRIDE_S = 70.0  # into the recorded spike, when it is saturated
 
 
+def series(body: dict[str, Any], panel: str) -> dict[int, dict[str, Any]]:
+    """What each line of a panel has, by Unix ms."""
+    found: dict[int, dict[str, Any]] = {}
+    for uid, points in body["points"][panel].items():
+        for at, value in zip(body["xs"][points["x"]], points["y"], strict=True):
+            found.setdefault(at, {})[uid] = value
+    return found
+
+
 def test_the_replay_of_a_moment_is_what_the_page_showed(line: Line, load: Path) -> None:
-    """Ten seconds of the live page under load, as a viewer's browser asks for them: each of their tiles and sentences is shown again."""
+    """Ten seconds of the live page under load with an override in them, as a viewer's browser asks for them: the replay shows the same
+    tiles, sentences and points."""
     began = time.time()
     eventually(lambda: (line.fresh(began) or {}).get("finished_per_s"), 90)
+    intent = [PROGRAMS / "poascope", "intent"]
+    where = ["--deployment", "dynamo", "--config", line.cluster.files.config]
+    override = ["set", "--mode", "freeze", "--expires", "5m", "--reason", "e2e: replayed later"]
+    subprocess.run([*intent, *override, *where], check=True, timeout=60)
     shown: dict[float, dict[str, Any]] = {}
 
     def another() -> bool:
-        body = httpx.get(f"{line.dash}/live", params={"deployment": "dynamo", "range": 300, "points": 0}, timeout=10).json()
+        body = httpx.get(f"{line.dash}/live", params={"deployment": "dynamo", "range": 300}, timeout=10).json()
         at = body["tiles"][0]["as_of"]
-        if at is not None and body["now"] - at < 5:
+        if at is not None and body["now"] - at < 5 and at * 1e3 == body["cursor"]:
             shown.setdefault(at, body)
         time.sleep(0.3)
         return len(shown) >= 10
 
-    eventually(another, 90)
+    try:
+        eventually(another, 90)
+    finally:
+        subprocess.run([*intent, "cancel", "--reason", "e2e: done", *where], check=True, timeout=60)
+    span = {"page": "live", "deployment": "dynamo", "start": min(shown) - 1, "end": max(shown) + 1}
+    played = httpx.get(f"{line.dash}/past/span", params=span, timeout=60).json()
+    assert "e2e: replayed later" in [event["why"] for event in played["events"]]
     for at, body in shown.items():
-        asked = {"page": "live", "deployment": "dynamo", "at": at}
-        again = httpx.get(f"{line.dash}/past/moment", params=asked, timeout=30).json()
+        again = httpx.get(f"{line.dash}/past/moment", params={"page": "live", "deployment": "dynamo", "at": at}, timeout=30).json()
         assert again["tiles"] == body["tiles"], at
         assert again["verdict"] == body["verdict"], at
+        for panel in ("poa", "ttft", "lost", "throughput", "itl", "kv"):
+            assert series(played, panel)[at * 1000] == series(body, panel)[at * 1000], (at, panel)
+
+
+def test_an_incident_is_marked_and_found_again(line: Line, load: Path, page: Page) -> None:
+    """An operator names a span on a chart; the list has it with author and notes as text, and its name leads back."""
+    page.set_default_timeout(SECONDS)
+    sign_in(page, line.dash, line.token)
+    began = time.time()
+    eventually(lambda: line.fresh(began), 90)
+    page.goto(f"{line.dash}/replay?deployment=dynamo&from={began - 60:.0f}&to={began:.0f}")
+    expect(page.get_by_test_id("past")).to_have_attribute("data-source", "ok", timeout=SECONDS)
+    page.locator(".pw-bar").get_by_role("button", name="mark as incident").click()
+    title = f"tenant <b>4</b> {began:.0f}"
+    page.get_by_label("Title").fill(title)
+    page.get_by_label("Notes").fill("<script>window.pwned = 1</script>")
+    page.get_by_role("button", name="Mark", exact=True).click()
+    expect(page.get_by_text("It is on the list of incidents.")).to_be_visible(timeout=SECONDS)
+    eventually(lambda: [r for r in line.rows("incidents", deployment="dynamo") if r["title"] == title])
+    page.goto(f"{line.dash}/replay")
+    row = page.locator(".po-table tr", has_text=title)
+    expect(row).to_contain_text("ann", timeout=SECONDS)
+    expect(row).to_contain_text("<script>window.pwned = 1</script>")
+    assert page.evaluate("window.pwned") is None
+    row.get_by_role("link").click()
+    expect(page.get_by_test_id("past")).to_have_attribute("data-source", "ok", timeout=SECONDS)
 
 
 @pytest.fixture(scope="module")
