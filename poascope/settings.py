@@ -63,7 +63,11 @@ class Settings:
         7.0, "Days that raw rows are kept; older spans are answered from rollups.", env="POASCOPE_RETAIN_RAW_DAYS", low=0.05, high=3650
     )
     retain_raw_gb: float = setting(
-        20.0, "GB in use in the store's file past which the oldest raw rows go earlier.", env="POASCOPE_RETAIN_RAW_GB", low=0.05, high=100_000
+        20.0,
+        "GB in use in the store's file past which the oldest raw rows go earlier.",
+        env="POASCOPE_RETAIN_RAW_GB",
+        low=0.05,
+        high=100_000,
     )
     retain_rollup_days: float = setting(
         400.0,
