@@ -84,6 +84,14 @@ def test_numbers_change_a_zoom_survives_and_the_source_comes_back(api: Api, dash
     page.wait_for_function(f"() => document.querySelector('[data-panel=ttft] .pw-plot').data[4].x.length > {points}", timeout=5_000)
     assert page.evaluate(ranges) == zoomed
 
+    # The early warning is a line of words on the same page, and a calm verdict yields to it.
+    now = stamp(time.time())
+    rang = {"event": "alarm", "state": "alarm", "since": now, "value": 0.08, "reference": 0.25, "watched_s": 60.0}
+    api.put("alarms", [{"ts": now, "deployment": "dynamo", "signal": "headroom"} | rang])
+    expect(page.locator("[data-panel=alarm]")).to_contain_text("Ringing since", timeout=30_000)
+    expect(page.locator("[data-panel=alarm]")).to_contain_text("No breach yet: untested.")
+    expect(page.locator(".pw-verdict")).to_contain_text("the early warning rings", timeout=30_000)
+
     api.stop()
     expect(page.locator("[data-testid=live]")).to_have_attribute("data-source", "down", timeout=10_000)
     assert text(page, "[data-tile=inflight] strong") != "–"
