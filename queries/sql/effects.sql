@@ -38,14 +38,28 @@ WITH targets AS (
              AND (c.previous_at IS NULL OR i.ts > c.previous_at)) AS intent_at,
         (SELECT max(s.ts) FROM signals AS s WHERE s.deployment = c.deployment) AS known_until
     FROM chosen AS c
+), minutes AS (
+    SELECT
+        ts AS changed_at, deployment AS changed, coalesce(applied_at, ts) AS applied,
+        unnest(generate_series(
+            time_bucket(INTERVAL 1 MINUTE, applied - INTERVAL 240 SECOND), applied + INTERVAL 140 SECOND, INTERVAL 1 MINUTE
+        )) AS minute
+    FROM answered
+), near AS (
+    -- By the minutes round each change, and rows only once they are known: a join on a range of time would sort every request in the store.
+    SELECT m.changed_at AS of_change, m.changed AS of_deployment, r.rowid AS id
+    FROM minutes AS m
+    JOIN requests AS r ON time_bucket(INTERVAL 1 MINUTE, r.arrived_at) = m.minute AND r.deployment = m.changed
+    WHERE r.arrived_at >= m.applied - INTERVAL 240 SECOND AND r.arrived_at < m.applied + INTERVAL 140 SECOND
+        AND r.arrived_at >= (SELECT min(minute) FROM minutes)
+), served AS (
+    SELECT n.of_change, n.of_deployment, r.* FROM near AS n JOIN requests AS r ON r.rowid = n.id
 )
 SELECT
     c.ts AS changed_at, c.mode, c.regime AS decided_regime, c.why, c.tau AS to_tau, c.omega AS to_omega, c.from_tau, c.from_omega,
     c.previous_move_at, c.next_move_at, c.applied_at, c.error, c.intent_at, c.known_until, c.deployment AS changed,
     (SELECT max(i.actor) FROM decisions AS i WHERE i.kind = 'intent' AND i.deployment = c.deployment AND i.ts = c.intent_at) AS actor,
-    r.*
+    r.* EXCLUDE (of_change, of_deployment)
 FROM answered AS c
-LEFT JOIN requests AS r
-    ON r.deployment = c.deployment
-    AND r.arrived_at >= coalesce(c.applied_at, c.ts) - INTERVAL 240 SECOND AND r.arrived_at < coalesce(c.applied_at, c.ts) + INTERVAL 140 SECOND
+LEFT JOIN served AS r ON r.of_change = c.ts AND r.of_deployment = c.deployment
 ORDER BY c.ts, c.deployment, r.arrived_at, r.request_id
