@@ -12,7 +12,9 @@ WITH seconds AS (
     WHERE regime = 'saturated' AND ($deployment IS NULL OR deployment = $deployment)
 ),
 runs AS (
-    SELECT ts, deployment, count(*) FILTER (WHERE since IS NULL OR since > INTERVAL 60 SECONDS) OVER (PARTITION BY deployment ORDER BY ts) AS run
+    SELECT
+        ts, deployment,
+        sum((since IS NULL OR since > INTERVAL 60 SECONDS)::INTEGER) OVER (PARTITION BY deployment ORDER BY ts ROWS UNBOUNDED PRECEDING) AS run
     FROM seconds
 ),
 excursions AS (
@@ -31,14 +33,26 @@ found AS (
     SELECT e.id, e.deployment, e."from", e."to", NULL, NULL, NULL, NULL
     FROM excursions AS e ANTI JOIN marked AS m ON m.id = e.id AND m.deployment = e.deployment
 ),
-bounded AS (SELECT * FROM found WHERE ($from IS NULL OR "to" >= $from) AND ($to IS NULL OR "from" < $to))
+bounded AS (SELECT * FROM found WHERE ($from IS NULL OR "to" >= $from) AND ($to IS NULL OR "from" < $to)),
+known AS (SELECT deployment, min(ts) AS first_at, max(ts) AS last_at FROM signals GROUP BY deployment),
+minutes AS (
+    SELECT
+        b.id, b.deployment, b."from", b."to",
+        unnest(generate_series(
+            time_bucket(INTERVAL 1 MINUTE, greatest(b."from", k.first_at)), least(b."to", k.last_at), INTERVAL 1 MINUTE
+        )) AS minute
+    FROM bounded AS b JOIN known AS k ON k.deployment = b.deployment
+),
+worst AS (
+    -- By the minutes of each incident: a join on a range of time would sort every second that is stored.
+    SELECT m.id, m.deployment, max(s.ttft_p99_s) AS ttft_p99_s, max(s.poa_hat) FILTER (WHERE s.poa_withheld IS NULL) AS poa_hat
+    FROM minutes AS m
+    JOIN signals AS s ON time_bucket(INTERVAL 1 MINUTE, s.ts) = m.minute AND s.deployment = m.deployment
+    WHERE s.ts >= m."from" AND s.ts < m."to"
+    GROUP BY m.id, m.deployment
+)
 SELECT
-    b.id, b.deployment, b."from", b."to", b.title, b.notes, b.author, b.marked_at,
-    (SELECT max(s.ttft_p99_s) FROM signals AS s WHERE s.deployment = b.deployment AND s.ts >= b."from" AND s.ts < b."to") AS ttft_p99_s,
-    (
-        SELECT max(s.poa_hat) FROM signals AS s
-        WHERE s.deployment = b.deployment AND s.ts >= b."from" AND s.ts < b."to" AND s.poa_withheld IS NULL
-    ) AS poa_hat,
+    b.id, b.deployment, b."from", b."to", b.title, b.notes, b.author, b.marked_at, w.ttft_p99_s, w.poa_hat,
     (
         SELECT count(*)::UBIGINT FROM decisions AS d
         WHERE d.deployment = b.deployment AND d.kind = 'intent' AND d.ts >= b."from" AND d.ts < b."to"
@@ -48,4 +62,5 @@ SELECT
         WHERE (g.deployment IS NULL OR g.deployment = b.deployment) AND coalesce(g."to" >= b."from", true) AND g."from" < b."to"
     ) AS gaps
 FROM bounded AS b
+LEFT JOIN worst AS w ON w.id = b.id AND w.deployment = b.deployment
 ORDER BY b."from" DESC, b.deployment, b.id
