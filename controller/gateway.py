@@ -59,6 +59,7 @@ class Gateway:
             raise Misconfigured("profiles: none - the gateway needs [[profiles]] with name, tau, omega and url in poascope.toml")
         self.url, self.profiles, self.client = f"{admin_url.rstrip('/')}/id/{HANDLER_ID}/upstreams", profiles, client
         self._dials = {dial(profile): profile for profile in profiles}
+        self._file: Path | None = None  # from which Caddy reads its upstream, when it was last asked
 
     async def _ask(self, method: str, upstreams: list[dict[str, str]] | None = None) -> object:
         try:
@@ -83,7 +84,13 @@ class Gateway:
         """Where Caddy sends new requests now; None when that is not exactly one of the profiles."""
         address = await self._address()
         file = PLACEHOLDER.fullmatch(address)
-        return self._dials.get(_read(Path(file[1])) if file else address)
+        self._file = Path(file[1]) if file else None
+        return self._dials.get(_read(self._file) if self._file else address)
+
+    def leave(self, profile: Profile) -> None:
+        """For a Caddy that is away: what it is to find in its file when it comes back."""
+        if self._file and _read(self._file) != dial(profile):
+            _write(self._file, dial(profile))
 
     async def move(self, profile: Profile) -> None:
         """Send new requests to this profile, and see that Caddy has it."""
@@ -212,13 +219,19 @@ class Actuator:
         target, moved, late = stored.value, False, self._fallback()
         now_there: Profile | None = None
         try:
-            now_there = await self.gateway.in_force()
             if target:
                 now = self._in_force(target)
-                wanted = profile_for(self.gateway.profiles, now.tau, now.omega)
-                if now_there != wanted:
-                    await self.gateway.move(wanted)
-                    now_there, moved = wanted, True
+                try:
+                    now_there = await self.gateway.in_force()
+                    wanted = profile_for(self.gateway.profiles, now.tau, now.omega)
+                    if now_there != wanted:
+                        await self.gateway.move(wanted)
+                        now_there, moved = wanted, True
+                except Unreachable:
+                    self.gateway.leave(profile_for(self.gateway.profiles, now.tau, now.omega))
+                    raise
+            else:
+                now_there = await self.gateway.in_force()
             error = late or stored.problem
         except PoascopeError as problem:
             error = str(problem)

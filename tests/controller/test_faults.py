@@ -1,18 +1,20 @@
 """The fault matrix: kill -9 at each step of an override, with the real controller, NATS and Caddy.
 
-A row more is a name in `VICTIMS` with how it dies and comes back, a column more a step with what holds the line there.
+A row more is a name in `VICTIMS` with how it dies and comes back, a column more a step with what holds the line there. Dashboard and
+router die in `bench/faults.py`, on a real cluster.
 `-o log_cli=true --log-cli-level=INFO` shows the table of docs/measured.md.
 """
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -35,22 +37,83 @@ from tests.controller.conftest import Caddy, intent, until
 log = logging.getLogger("faults")
 
 Step = Literal["intent written", "target written", "applied", "acknowledged"]
-Victim = Literal["controller", "NATS"]
+Victim = Literal["controller", "NATS", "gateway"]
 STEPS: tuple[Step, ...] = ("intent written", "target written", "applied", "acknowledged")
-VICTIMS: tuple[Victim, ...] = ("controller", "NATS")
+VICTIMS: tuple[Victim, ...] = ("controller", "NATS", "gateway")
 DEPLOYMENT = "dynamo"
-# Five minutes is the least that an override may last; no test waits for that, so here, and in the controller's process, it is a second.
-SHORT = "import controller.protocol as p; p.MIN_EXPIRY_S = 1.0; from poascope.cli import main; main()"
+# Five minutes is the least that an override may last; no test waits for that, so here, and in the controllers' processes, it is a second.
+# Each controller is a process of its own. It takes a second of CPU to import all that it needs, so one process does that, and forks.
+FORKS = """
+import json, os, signal, sys
+import controller.bus, controller.gateway, controller.guard, controller.loop, controller.protocol, httpx
+from poascope.cli import main
+controller.protocol.MIN_EXPIRY_S = 1.0
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    wanted = json.loads(line)
+    if pid := os.fork():
+        print(pid, flush=True)
+        continue
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.chdir(wanted["folder"])
+    os.environ["NATS_SERVER"] = wanted["nats"]
+    for fd, (name, flags) in enumerate([("/dev/null", os.O_RDONLY), *[("control.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)] * 2]):
+        os.dup2(os.open(name, flags), fd)
+    sys.argv = ["poascope", "control"]
+    main()
+    os._exit(0)
+"""
 PATIENCE_S = 120.0
+
+
+class Forks:
+    """`poascope control`, as often as wanted. What still runs when this is closed is killed."""
+
+    def __init__(self) -> None:
+        known = {k: v for k, v in os.environ.items() if not k.startswith(("POASCOPE_", "DYN_", "NATS_"))}
+        self.parent = subprocess.Popen([sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=known)
+
+    def start(self, folder: Path, nats_url: str) -> int:
+        assert self.parent.stdin
+        assert self.parent.stdout
+        self.parent.stdin.write(json.dumps({"folder": str(folder), "nats": nats_url}) + "\n")
+        self.parent.stdin.flush()
+        return int(self.parent.stdout.readline())
+
+    async def kill(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            while True:
+                os.kill(pid, 0)
+                await asyncio.sleep(0.02)
+
+    def close(self) -> None:
+        self.parent.communicate()
+
+
+@pytest.fixture
+def forks() -> Iterator[Forks]:
+    made = Forks()
+    yield made
+    made.close()
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Who is killed, at which step, and whether it comes back only when the override is over, or before: then somebody cancels it."""
+    """Who is killed, at which step, and whether it comes back only when the override is over, or before: then somebody cancels it.
+
+    `fixed`: the gateway has its first upstream in its configuration, and comes back with that; else it reads a file.
+    """
 
     victim: Victim
     step: Step
     late: bool
+    fixed: bool = False
+
+    @property
+    def unborn(self) -> bool:
+        """The override is over before anybody could apply it."""
+        return self.late and self.step == "intent written" and self.victim != "gateway"
 
 
 class AdminDoor:
@@ -68,7 +131,7 @@ class AdminDoor:
         self.open.clear()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError, httpx.HTTPError):
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError, httpx.HTTPError, PoascopeError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 line, *headers = head.decode().split("\r\n")
@@ -88,15 +151,16 @@ class AdminDoor:
 class Scene:
     """One deployment's line: NATS, the controller with the gateway's actuator, Caddy, and an operator with the page open."""
 
-    def __init__(self, folder: Path, profiles: tuple[Profile, ...], http: httpx.AsyncClient) -> None:
+    def __init__(self, folder: Path, profiles: tuple[Profile, ...], http: httpx.AsyncClient, forks: Forks, *, fixed: bool) -> None:
         folder.mkdir()
-        self.folder, self.profiles = folder, profiles
-        self.nats, self.caddy = NatsServer(folder / "jetstream"), Caddy(folder / "caddy", profiles[0].url.removeprefix("http://"))
+        self.folder, self.profiles, self.forks = folder, profiles, forks
+        self.nats = NatsServer(folder / "jetstream")
+        self.caddy = Caddy(folder / "caddy", profiles[0].url.removeprefix("http://"), fixed=fixed)
         self.gateway = Gateway(self.caddy.admin_url, profiles, http)
         self.door = AdminDoor(self.caddy, self.gateway)
-        self.control: subprocess.Popen[bytes] | None = None
+        self.control: int | None = None
         self.bus: Bus
-        self.seen: list[tuple[float, str | None]] = []
+        self.seen: list[tuple[float, str]] = []
         self.loops: list[Loop] = []
 
     @contextlib.asynccontextmanager
@@ -116,8 +180,7 @@ class Scene:
                 watching.cancel()
         finally:
             if self.control:
-                self.control.kill()
-                self.control.wait()
+                await self.forks.kill(self.control)
             self.caddy.kill()
             self.nats.kill()
             self.door.open.set()
@@ -127,15 +190,7 @@ class Scene:
                 await asyncio.gather(watching, return_exceptions=True)
 
     def start_control(self) -> None:
-        known = {k: v for k, v in os.environ.items() if not k.startswith(("POASCOPE_", "DYN_", "NATS_"))}
-        with (self.folder / "control.log").open("ab") as told:
-            self.control = subprocess.Popen(
-                [sys.executable, "-c", SHORT, "control"],
-                env=known | {"NATS_SERVER": self.nats.url},
-                cwd=self.folder,
-                stdout=told,
-                stderr=told,
-            )
+        self.control = self.forks.start(self.folder, self.nats.url)
 
     async def _watch(self) -> None:
         """Where Caddy sends new requests, each time that this changes."""
@@ -144,14 +199,19 @@ class Scene:
             await asyncio.sleep(0.1)
 
     async def look(self) -> None:
-        with contextlib.suppress(PoascopeError):
+        try:
             profile = await self.gateway.in_force()
-            if not self.seen or self.seen[-1][1] != (profile and profile.name):
-                self.seen.append((time.time(), profile and profile.name))
+            found = profile.name if profile else "another"
+        except PoascopeError:
+            found = "gone"
+        if not self.seen or self.seen[-1][1] != found:
+            self.seen.append((time.time(), found))
 
     async def in_force(self, name: str) -> bool:
-        profile = await self.gateway.in_force()
-        return profile is not None and profile.name == name
+        with contextlib.suppress(PoascopeError):
+            profile = await self.gateway.in_force()
+            return profile is not None and profile.name == name
+        return False
 
     async def target(self, mode: str) -> Target | None:
         with contextlib.suppress(PoascopeError):
@@ -164,6 +224,10 @@ class Scene:
             target, ack = await self.bus.target(DEPLOYMENT), await self.bus.ack(DEPLOYMENT, REPLICA)
             return bool(target.value and ack.value and ack.value.target_revision == target.revision and not ack.value.error)
         return False
+
+    async def failed(self) -> bool:
+        ack = (await self.bus.ack(DEPLOYMENT, REPLICA)).value
+        return ack is not None and ack.error is not None
 
     async def screen(self) -> str:
         """What the chain on the page says now."""
@@ -185,22 +249,21 @@ class Scene:
 
     def stop_controller(self) -> None:
         assert self.control
-        self.control.send_signal(signal.SIGSTOP)
+        os.kill(self.control, signal.SIGSTOP)
 
-    def kill(self, victim: Victim) -> None:
+    async def kill(self, victim: Victim) -> None:
         assert self.control
-        if victim == "NATS":
-            self.nats.kill()
-            self.control.send_signal(signal.SIGCONT)
-        else:
-            self.control.kill()
-            self.control.wait()
+        if victim == "controller":
+            await self.forks.kill(self.control)
+            return
+        (self.nats if victim == "NATS" else self.caddy).kill()
+        os.kill(self.control, signal.SIGCONT)
 
     async def bring_back(self, victim: Victim) -> None:
-        if victim == "NATS":
-            await asyncio.to_thread(self.nats.start)
-        else:
+        if victim == "controller":
             self.start_control()
+        else:
+            await asyncio.to_thread(self.nats.start if victim == "NATS" else self.caddy.start)
 
 
 async def reach(scene: Scene, step: Step, lasts_s: float) -> float:
@@ -225,19 +288,25 @@ async def reach(scene: Scene, step: Step, lasts_s: float) -> float:
     return ends
 
 
-async def play(cell: Cell, folder: Path, profiles: tuple[Profile, ...], http: httpx.AsyncClient) -> str:
+async def play(cell: Cell, folder: Path, profiles: tuple[Profile, ...], http: httpx.AsyncClient, forks: Forks) -> str:
     """One cell, and its line of the table."""
-    async with Scene(folder, profiles, http).running() as scene:
+    async with Scene(folder, profiles, http, forks, fixed=cell.fixed).running() as scene:
         await until(scene.bus.controller_at, PATIENCE_S)
         await until(lambda: _acked(scene.bus), PATIENCE_S)
         ends = await reach(scene, cell.step, 15.0 if cell.late else 1800.0)
-        scene.kill(cell.victim)
+        await scene.kill(cell.victim)
         scene.door.open.set()
-        died = await scene.screen()
+        if cell.victim == "gateway":
+            await until(scene.failed, PATIENCE_S)
+        died, back = await scene.screen(), ""
         if cell.late:
             await asyncio.sleep(max(0.0, ends - time.time()))
-            await until(lambda: scene.in_force("default"), PATIENCE_S)  # while its victim is still dead
-            await asyncio.sleep(max(0.0, ends + 1 - time.time()))
+            if cell.victim == "gateway":
+                await until(lambda: _over(scene, ends), PATIENCE_S)
+            else:
+                await until(lambda: scene.in_force("default"), PATIENCE_S)  # while its victim is still dead
+            await asyncio.sleep(max(0.0, ends + 3 - time.time()))
+        returned = time.time()
         await scene.bring_back(cell.victim)
         await until(lambda: _answers(scene.bus), PATIENCE_S)
         if not cell.late:
@@ -245,10 +314,9 @@ async def play(cell: Cell, folder: Path, profiles: tuple[Profile, ...], http: ht
             await until(scene.acknowledged, PATIENCE_S)
             back = await scene.screen()
             ends = await scene.cancel()
-        unborn = cell.late and cell.step == "intent written"  # over before anybody could apply it
-        await until(lambda: _over(scene, ends, unborn), PATIENCE_S)
+        await until(lambda: _unborn(scene) if cell.unborn else _over(scene, ends), PATIENCE_S)
         await until(lambda: scene.in_force("default"), PATIENCE_S)
-        if not unborn:
+        if not cell.unborn:
             await until(scene.acknowledged, PATIENCE_S)
         await scene.look()
         ended = await scene.screen()
@@ -257,12 +325,12 @@ async def play(cell: Cell, folder: Path, profiles: tuple[Profile, ...], http: ht
             kv = await scene.bus.client.jetstream().key_value("poascope")
             targets = [msgspec.json.decode(entry.value or b"", type=Target) for entry in await kv.history(target_key(DEPLOYMENT))]
     overrides = [target for target in targets if target.mode == "manual"]
-    assert len(overrides) == (0 if unborn else 1), "applied once, unless it was over before anybody could"
-    assert unborn or ("has expired" if cell.late else "alice asked for auto") in targets[-1].why
+    assert len(overrides) == (0 if cell.unborn else 1), "applied once, unless it was over before anybody could"
+    assert not cell.late or "tuned" not in [name for at, name in scene.seen if at >= returned], "who comes back finds it ended"
+    assert cell.unborn or ("has expired" if cell.late else "alice asked for auto") in targets[-1].why
     moves = "; ".join(f"{name} {at - ends:+.1f} s" for at, name in scene.seen)
-    return (
-        f"| {cell.victim} | {cell.step} | {'after' if cell.late else 'before'} | {died} | {'' if cell.late else back} | {moves} | {ended} |"
-    )
+    victim = f"{cell.victim}, fixed" if cell.fixed else cell.victim
+    return f"| {victim} | {cell.step} | {'after' if cell.late else 'before'} | {died} | {back} | {moves} | {ended} |"
 
 
 async def _acked(bus: Bus) -> bool:
@@ -277,21 +345,24 @@ async def _answers(bus: Bus) -> bool:
     return False
 
 
-async def _over(scene: Scene, ends: float, unborn: bool) -> bool:
-    if unborn:
-        return any("expired before it was applied" in loop.why for loop in scene.loops)
+async def _unborn(scene: Scene) -> bool:
+    return any("expired before it was applied" in loop.why for loop in scene.loops)
+
+
+async def _over(scene: Scene, ends: float) -> bool:
     target = await scene.target("auto")
     return target is not None and target.decided_at >= ends
 
 
 @pytest.mark.real
 async def test_whoever_is_killed_an_override_is_applied_once_and_ends(
-    tmp_path: Path, profiles: tuple[Profile, ...], http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, profiles: tuple[Profile, ...], http: httpx.AsyncClient, forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In every cell the cluster ends where it should be; the override is in force at most once and never again after its end."""
     monkeypatch.setattr(protocol, "MIN_EXPIRY_S", 1.0)
     cells = [Cell(victim, step, late) for late in (False, True) for victim in VICTIMS for step in STEPS]
+    cells += [Cell("gateway", step, late, fixed=True) for late in (False, True) for step in STEPS]
     async with asyncio.TaskGroup() as tasks:
-        lines = [tasks.create_task(play(cell, tmp_path / f"{n}", profiles, http)) for n, cell in enumerate(cells)]
+        lines = [tasks.create_task(play(cell, tmp_path / f"{n}", profiles, http, forks)) for n, cell in enumerate(cells)]
     for line in lines:
         log.info("%s", line.result())
