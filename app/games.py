@@ -100,7 +100,8 @@ def said(row: Row) -> Mapping[str, list[str]]:
     quality = _texts(row, "quality")
 
     def about(*words: str) -> list[str]:
-        return [f"{reason[0].upper()}{reason[1:]}." for q in quality if q.startswith(words) and (reason := q.partition(": ")[2])]
+        reasons = (q.partition(": ")[2] for q in quality if q.startswith(words))
+        return list(dict.fromkeys(f"{reason[0].upper()}{reason[1:]}." for reason in reasons if reason))
 
     factor, imbalance = number(row.get("routing_ratio")), number(row.get("imbalance_s"))
     price = (

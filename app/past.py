@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ KEEP_S = 130.0  # what the head of a page is given of the past
 AGAIN_MAX_S = 3600.0
 AGAIN_KEPT = 8
 LONGEST_S = 366 * 86400.0
+NOTHING = status.Verdict("unknown", "Nothing was stored of this moment.", "", "No signals in the two minutes before it: step or drag on.")
 
 
 class Source(Protocol):
@@ -81,12 +83,15 @@ class Past:
         try:
             # The bound is exclusive, and a row of this very second was on screen.
             bounds = {"deployment": deployment, "from": at - KEEP_S, "to": at + 0.001}
-            frames = await asyncio.gather(*[self.source.frame(query, **bounds) for query in page.latest])
+            queries = dict.fromkeys(("signals", *page.latest))  # as the live page: how old the signals were decides what it says
+            frames = await asyncio.gather(*[self.source.frame(query, **bounds) for query in queries])
         except PoascopeError as error:
             return payload.encode(body | {"source": _failed(error)})
-        then: Mapping[str, Any] = dict(zip(page.latest, map(rows, frames), strict=True))
-        signals = then.get("signals") or []
+        then: Mapping[str, Any] = dict(zip(queries, map(rows, frames), strict=True))
+        signals = then["signals"]
         head = page.head(then, at - signals[-1]["at"] if signals else None, self.objectives)
+        if not then[page.latest[0]]:
+            head = replace(head, verdict=NOTHING)
         seen = {"verdict": head.verdict, "tiles": head.tiles, "said": head.said}
         return payload.encode(body | seen | {"source": _OK, "trends": trends(page, then[page.latest[0]], self.objectives)})
 

@@ -4,6 +4,7 @@ import html
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -19,20 +20,26 @@ from poascope.errors import PoascopeError
 AGO_S = 30 * 86400.0
 AROUND_S = 120.0  # an incident is opened with what came before and after it
 LISTED = 200
+LATEST = 1e10  # Unix s
 REPLAYED = ("live", "games")  # pages whose panels speak of the past
 
 
 def moment(text: str | None) -> float | None:
-    """Unix s of what stands in a link or was typed: ISO-8601 (UTC where it names no zone) or Unix seconds; None when it is neither."""
-    try:
-        return float(text) if text else None
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(str(text).strip())
-    except ValueError:
+    """Unix s of what stands in a link or was typed: ISO-8601 (UTC where it names no zone) or Unix seconds; None when it is neither.
+
+    None also before 1970 and past 2286: browsers, calendars and JSON have no such times.
+    """
+    if not text:
         return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    try:
+        at = float(text)
+    except ValueError:
+        try:
+            then = datetime.fromisoformat(text.strip())
+        except ValueError:
+            return None
+        at = (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp()
+    return at if 0 <= at < LATEST else None
 
 
 def render() -> None:
@@ -104,7 +111,8 @@ def table(rows: Sequence[Mapping[Any, Any]]) -> str:
 def _span(deployment: str, span: Span, at: float | None) -> None:
     known = here.get()
     with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
-        st.html(f'<a class="po-back" href="replay?deployment={html.escape(deployment)}" target="_self">All incidents</a>')
+        back = urlencode({"deployment": deployment})
+        st.html(f'<a class="po-back" href="replay?{html.escape(back)}" target="_self">All incidents</a>')
         name = st.segmented_control("Panels", list(REPLAYED), default="live", required=True, key="panels", label_visibility="collapsed")
         anew = st.toggle("Recompute with today's estimators", key="anew")
     marked = live.past(PAGES[name or "live"], deployment=deployment, span=span, at=at if at else span[0], anew=anew, plotly=known.plotly)

@@ -94,6 +94,17 @@ def test_what_is_not_known_says_why() -> None:
     assert found.said["busy"] == ["One pool does prefill and decode, so there is no split between them."]
 
 
+def test_what_holds_for_several_numbers_is_said_once() -> None:
+    """Three numbers missing for one reason: the panel gives it once."""
+    reason = "not known for enough of the requests"
+    found = head(
+        {"games": [ROW | {"quality": [f"{column}: {reason}" for column in ("hit_possible", "hit_chosen", "hit_realised")]}]},
+        1.0,
+        OBJECTIVES,
+    )
+    assert found.said["hits"].count("Not known for enough of the requests.") == 1
+
+
 def test_old_or_missing_rows_are_no_answer() -> None:
     """Signals of a minute ago, or no row yet: cannot tell."""
     assert verdict(ROW, 60.0).answer == "Cannot tell."

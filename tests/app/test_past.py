@@ -7,6 +7,7 @@ import pytest
 
 from app.control import Control
 from app.data import Collector, Feed
+from app.pages.replay import moment
 from app.panels import PAGES
 from app.past import Past, difference
 from app.payload import step_s
@@ -59,8 +60,16 @@ async def test_a_moment_without_rows_says_nothing(api: Api) -> None:
     """Where nothing was stored no number is shown, and an hour before data is not the data."""
     api.signal(NOW)
     body = json.loads(await past(api).moment(LIVE, "dynamo", NOW - 3600))
-    assert body["verdict"]["level"] == "unknown"
+    assert body["verdict"]["level"] == "unknown" and body["verdict"]["answer"] == "Nothing was stored of this moment."
     assert {tile["value"] for tile in body["tiles"]} <= {"–", "unknown"}
+
+
+async def test_an_old_row_of_the_games_was_no_answer_then(api: Api) -> None:
+    """The Games page of the past goes by the age of the signals, too: after they stopped it said that it cannot tell."""
+    api.signal(NOW)
+    api.put("games", [{"ts": stamp(NOW), "deployment": "dynamo", "sentence": "The cache game costs most now: 1 s.", "costliest": "cache"}])
+    said = [json.loads(await past(api).moment(PAGES["games"], "dynamo", at))["verdict"]["answer"] for at in (NOW + 1, NOW + 60)]
+    assert said == ["The cache game costs most now:", "Cannot tell."]
 
 
 async def test_a_span_has_its_points_and_what_happened(api: Api) -> None:
@@ -113,3 +122,12 @@ async def test_a_source_that_fails_is_said(api: Api) -> None:
         assert body["source"]["state"] == "down" and "does not answer" in body["source"]["todo"]
     with pytest.raises(PoascopeError):
         await then.source.table("signals")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nan", "inf", "-1e300", "1e308", "-5", "99999999999999", "0001-01-01", "9999-12-31T23:59:59Z", "<img src=x>"]
+)
+def test_a_moment_of_a_link_is_one_that_a_browser_can_show(text: str) -> None:
+    """Rubbish, and times that neither JSON nor a calendar has, are no moment: the page says so, and no part of it fails."""
+    assert moment(text) is None
+    assert moment("2026-11-29T20:57:00Z") == moment("2026-11-29 20:57:00") == moment("1795985820") == 1795985820.0
