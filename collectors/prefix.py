@@ -11,6 +11,7 @@ Worker = tuple[int, int]
 MAX_BLOCKS = 400_000  # of one worker
 MAX_TOTAL = 1_000_000  # of a deployment: some 200 bytes each
 MAX_STORED = 20_000
+MAX_TIERS = 8  # of a worker, besides the device
 REMEMBERED_S = 600.0
 DEVICE = (None, "device", "gpu")
 # KV events and the mark that a prompt was read come from two publishers: either may be the later one.
@@ -92,7 +93,7 @@ class Prefixes:
     def __init__(self) -> None:
         self.caches: dict[Worker, Cache] = {}
         self.forgotten = 0
-        self._outer: Counter[str] = Counter()
+        self._outer: dict[Worker, dict[str, int]] = {}
         # A hash names the whole prefix up to its block, so what lies before a block is the same on every worker.
         self._before: OrderedDict[int, tuple[int | None, int]] = OrderedDict()
         self._stored: dict[Worker, list[Stored]] = {}
@@ -100,8 +101,11 @@ class Prefixes:
 
     def change(self, at: float, event: KvChange) -> None:
         if event.tier not in DEVICE:
-            sign = {"stored": 1, "removed": -1}.get(event.kind, 0)
-            self._outer[str(event.tier)] += sign * len(event.block_hashes)
+            held, tier = self._outer.setdefault(event.worker, {}), str(event.tier)
+            if tier in held or len(held) < MAX_TIERS:
+                change = {"stored": 1, "removed": -1}.get(event.kind, 0) * len(event.block_hashes)
+                # What went before anybody listened is no debt.
+                held[tier] = 0 if event.kind == "cleared" else max(0, held.get(tier, 0) + change)
             return
         self.caches.setdefault(event.worker, Cache()).change(at, event)
         if event.kind == "stored" and event.block_hashes:
@@ -134,8 +138,10 @@ class Prefixes:
 
     def tiers(self) -> tuple[tuple[str, int], ...]:
         """Blocks held in each tier that events named, over all workers; () while none did."""
-        held = {"device": sum(len(cache) for cache in self.caches.values())} if self.caches else {}
-        return tuple(sorted((held | {tier: max(0, blocks) for tier, blocks in self._outer.items()}).items()))
+        held = Counter({"device": sum(len(cache) for cache in self.caches.values())} if self.caches else {})
+        for outer in self._outer.values():
+            held.update(outer)
+        return tuple(sorted(held.items()))
 
     def overlaps(self, blocks: tuple[int, ...], at: float) -> dict[Worker, int] | None:
         """For every worker that publishes cache events: the leading blocks it held at `at`. None when no cache ever knew the first block:
@@ -181,3 +187,4 @@ class Prefixes:
     def drop(self, worker: Worker) -> None:
         self.caches.pop(worker, None)
         self._stored.pop(worker, None)
+        self._outer.pop(worker, None)

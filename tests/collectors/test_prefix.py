@@ -117,6 +117,23 @@ def test_tiers_are_counted_where_events_name_them() -> None:
     prefixes.change(2, stored(A, 2, 10, 11, 12, tier="host_pinned"))
     prefixes.change(3, KvChange(A, 3, "removed", None, (12,), "host_pinned"))
     assert prefixes.tiers() == (("device", 2), ("host_pinned", 2))
+    prefixes.change(4, KvChange(B, 1, "removed", None, (90, 91), "host_pinned"))  # stored before anybody listened
+    prefixes.change(5, stored(B, 2, 10, tier="host_pinned"))
+    assert prefixes.tiers() == (("device", 2), ("host_pinned", 3))
+
+
+def test_what_a_worker_held_further_out_goes_with_it() -> None:
+    """A worker that left, or cleared a tier, holds nothing there; names of tiers without end take no memory without end."""
+    prefixes = Prefixes()
+    for worker in (A, B):
+        prefixes.change(1, stored(worker, 1, 10, 11, tier="disk"))
+    prefixes.drop(A)
+    assert prefixes.tiers() == (("disk", 2),)
+    prefixes.change(2, KvChange(B, 2, "cleared", None, (), "disk"))
+    assert prefixes.tiers() == (("disk", 0),)
+    for i in range(100):
+        prefixes.change(3, stored(B, 3 + i, i, tier=f"tier {i}"))
+    assert len(prefixes.tiers()) == 8
 
 
 def test_a_disaggregated_1x_knows_every_worker_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
