@@ -25,18 +25,14 @@ def iso(at: float) -> str:
 @st.dialog("Mark an incident")
 def dialog(deployment: str, span: Span, name: str = "", title: str = "", notes: str = "") -> None:
     """Ask for a title and notes, and publish. `name`: the id of an incident that is there already, which is then renamed."""
-    if "incident_done" in st.session_state:
-        st.markdown(st.session_state.pop("incident_done"))
-        if st.button("Close"):
-            st.rerun()
-        return
     st.html(f'<p class="po-note">{iso(span[0])} to {iso(span[1])}, {span[1] - span[0]:.0f} s</p>')
     if here.get().file:
         st.html('<p class="po-note">A file is shown, and nothing can be written to it. Where it came from incidents can be marked.</p>')
         return
     if not operators.sign_in_form(deployment):
         return
-    with st.form("incident", border=False):
+    place = st.empty()
+    with place.form("incident", border=False):
         called = st.text_input("Title", title, max_chars=MAX_TEXT)
         said = st.text_area("Notes", notes, max_chars=10_000)
         sent = st.form_submit_button("Mark", type="primary")
@@ -50,9 +46,9 @@ def dialog(deployment: str, span: Span, name: str = "", title: str = "", notes: 
     if problem:
         st.error(problem)
         return
+    place.empty()  # a second click would make another incident of it
     done = f"Marked. It is on the list of incidents. [Open the replay]({link(deployment, *span)})"
-    st.session_state["incident_done"] = done if sent else "Taken off the list."
-    st.rerun(scope="fragment")
+    st.markdown(done if sent else "Taken off the list.")
 
 
 def mark(deployment: str, span: Span, name: str, title: str, notes: str) -> str:
