@@ -63,6 +63,7 @@ class Player extends View {
       make("b", "", cover);
     }
     this.keys = (event) => {
+      if (event.altKey || event.ctrlKey || event.metaKey) return; // the browser's own: back, forward
       if (["INPUT", "TEXTAREA", "SELECT", "BUTTON"].includes(event.target.tagName) || event.target.isContentEditable) return;
       const act = { " ": () => (this.playing ? this.pause() : this.play()), ArrowLeft: () => this.step(-1000), ArrowRight: () => this.step(1000) }[event.key];
       if (!act) return;
@@ -74,6 +75,7 @@ class Player extends View {
 
   stop() {
     this.playing = false;
+    clearTimeout(this.remembering); // the address is another page's by then
     document.removeEventListener("keydown", this.keys);
     super.stop();
   }
@@ -108,6 +110,7 @@ class Player extends View {
     this.window = [this.data.start, this.data.end];
     Object.assign(this.scrubber, { min: this.data.start, max: this.data.end, step: 1000 });
     this.root.dataset.source = "loading";
+    this.broken = false;
     say(this.differs, this.data.anew ? "Recomputing…" : "");
     this.seek(this.at);
     try {
@@ -115,7 +118,7 @@ class Player extends View {
       const asked = { page: this.data.page, deployment: this.data.deployment, theme: this.root.dataset.theme };
       const body = await this.fetch("span", { ...asked, start: this.data.start / 1000, end: this.data.end / 1000, anew: this.data.anew ? 1 : 0 });
       if (mine !== this.generation) return;
-      if (body.source.state !== "ok") return this.fail(body.source.title, body.source.todo);
+      if (body.source.state !== "ok") return this.refuse(body.source.title, body.source.todo);
       this.root.dataset.source = "ok";
       this.root.dataset.rows = body.rows;
       say(this.differs, body.differs || "");
@@ -124,7 +127,7 @@ class Player extends View {
       this.happened(body.events);
       this.place();
     } catch (error) {
-      if (mine === this.generation) this.fail("Cannot tell.", `The dashboard did not answer (${error.message}). Reload to try again.`);
+      if (mine === this.generation) this.refuse("Cannot tell.", `The dashboard did not answer (${error.message}). Reload to try again.`);
     }
   }
 
@@ -133,6 +136,12 @@ class Player extends View {
     const body = await answer.json();
     if (!answer.ok) throw new Error(body.error);
     return body;
+  }
+
+  // Without its charts the page says why; a moment that can be read does not take that away.
+  refuse(title, todo) {
+    this.broken = true;
+    this.fail(title, todo);
   }
 
   fail(title, todo) {
@@ -176,10 +185,13 @@ class Player extends View {
     const at = this.at;
     try {
       const body = await this.fetch("moment", { page: this.data.page, deployment: this.data.deployment, at: at / 1000 });
-      if (body.source.state === "ok") this.show(body);
-      else this.fail(body.source.title, body.source.todo);
+      if (body.source.state !== "ok") throw new Error(body.source.todo);
+      if (!this.broken) {
+        if (this.root.dataset.source === "down") this.root.dataset.source = "ok";
+        this.show(body);
+      }
     } catch (error) {
-      this.fail("Cannot tell.", `The dashboard did not answer (${error.message}).`);
+      if (!this.broken) this.fail("Cannot tell.", `This moment could not be read: ${error.message}`);
     }
     this.asking = false;
     if (this.again) { this.again = false; this.ask(); }
