@@ -22,6 +22,7 @@ import httpx
 from controller.bus import Bus, Stored
 from controller.loop import Ear
 from controller.protocol import Ack, InForce, Renewal, Safe, Target, in_force
+from poascope import ending
 from poascope.errors import Misconfigured, PoascopeError, Unreachable
 from poascope.settings import Profile
 
@@ -159,9 +160,11 @@ class Actuator:
         async for keys in self.bus.watch():
             if keys is None or any(key.endswith(".target") for key in keys):
                 await self.turn()
+            if ending.asked():
+                return
 
     async def _on_time(self) -> None:
-        while True:
+        while not ending.asked():
             await asyncio.sleep(INTERVAL_S)
             await self.turn()
 

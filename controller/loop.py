@@ -16,6 +16,7 @@ from controller.policy import Config, Hold, Observation, Set, Signal, Wanted, de
 from controller.protocol import Arming, Decision, Intent, Target, name
 from controller.standing import Standing, standing
 from controller.view import view
+from poascope import ending
 from poascope.errors import Unreachable
 from queries.estimators.baseline import read
 from queries.estimators.regime import THRESHOLDS_S
@@ -100,9 +101,11 @@ class Controller:
                 await self.turn()
             elif changed := {name(key.split(".")[0]) for key in keys if key.endswith((".intent", ".armed"))}:
                 await self.turn(changed)
+            if ending.asked():
+                return
 
     async def _on_time(self) -> None:
-        while True:
+        while not ending.asked():
             await self.turn()
             ahead = [left for end in self._ends.values() if (left := end - self.clock()) > 0]
             await asyncio.sleep(max(0.05, min([INTERVAL_S, *ahead])))

@@ -21,6 +21,15 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*ending, return_exceptions=True)
 
 
+def asked() -> bool:
+    """Whether the current task was cancelled, also where what it awaited swallowed that.
+
+    For loops that are tasks of a TaskGroup: that cancels them once, and passes no second cancellation on.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def run(main: Coroutine[Any, Any, None]) -> None:
     """asyncio.run, with `end` for what is left."""
 

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from poascope.ending import run
+from poascope.ending import asked, end, run
 
 
 def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
@@ -35,3 +35,27 @@ def test_an_error_is_the_callers() -> None:
 
     with pytest.raises(ValueError, match="no"):
         run(main())
+
+
+def test_a_task_of_a_group_ends_although_its_cancellation_was_swallowed() -> None:
+    """A group passes a cancellation on once; a loop that asks ends even where that one was lost."""
+
+    async def deaf() -> None:
+        while not asked():
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
+    async def group() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(deaf())
+
+    async def main() -> None:
+        task = asyncio.create_task(group())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await end([task])
+
+    run(main())
