@@ -18,9 +18,20 @@ from testbed.ports import free_base
 CAPTURES = Path(__file__).parent / "captures"
 
 
+gc.disable()  # in the process of each worker as well; tests/__main__.py says why
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares the real cluster stays in one process, and begins first, since it takes longest."""
+    for item in items:
+        if item.get_closest_marker("real"):
+            item.add_marker(pytest.mark.xdist_group("real"))
+    items.sort(key=lambda item: item.get_closest_marker("real") is None)
+
+
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Where the cyclic collector is off (tests/__main__.py says why) it has its turn between modules."""
-    if not gc.isenabled() and (nextitem is None or nextitem.path != item.path):
+    """The cyclic collector has its turn between modules."""
+    if nextitem is None or nextitem.path != item.path:
         gc.collect()
 
 
