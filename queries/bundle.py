@@ -112,7 +112,9 @@ def check(store: Store, path: Path) -> dict[str, Any]:
             return {}
         if manifest.get("sha256") != _own({key: json.dumps(value, sort_keys=True) for key, value in manifest.items()}):
             raise PoascopeError(f"bundle: {path} - its manifest was changed after it was written; ask for the file again")
-        for name, about in manifest["tables"].items():
+        for name, about in dict(manifest["tables"]).items():
+            if name not in (*TABLES, *rollups.TABLES):  # never a name of the file's own choosing in SQL
+                raise PoascopeError(f"bundle: {path} - {name[:60]!r} in its manifest is no table of ours; ask for the file again")
             found = _digest(store, name, about["columns"])
             if found != about:
                 raise PoascopeError(

@@ -20,8 +20,11 @@ from store.migrations import check, migrate, migrations
 T = TypeVar("T")
 MEMORY_LIMIT = "512MB"
 _OWNER = re.compile(r"\(PID (\d+)\)")
-# No extension is ever fetched: a query must not wait for, or depend on, the network.
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {"autoinstall_known_extensions": False}
+# No extension is ever fetched: a query must not wait for, or depend on, the network. A table that is not there is missing, whatever Python
+# calls by its name.
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {"autoinstall_known_extensions": False, "python_enable_replacements": False}
+# A file that somebody sent may bring views of its own: they read and write no other file.
+_CLOSED = {"enable_external_access": False}
 
 
 class Store:
@@ -130,7 +133,7 @@ def _connect(path: str, read_only: bool, memory_limit: str) -> duckdb.DuckDBPyCo
     if not read_only:
         _drop_empty(path)
     try:
-        return duckdb.connect(path, read_only=read_only, config={**_CONFIG, "memory_limit": memory_limit})
+        return duckdb.connect(path, read_only=read_only, config={**_CONFIG, **(_CLOSED if read_only else {}), "memory_limit": memory_limit})
     except duckdb.Error as error:
         owner = _OWNER.search(str(error))
         if owner and int(owner[1]) != os.getpid():

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from poascope.cli import cli
 from poascope.errors import PoascopeError
 from queries import named
-from queries.bundle import open_bundle
+from queries.bundle import _own, open_bundle
 from queries.pseudonyms import Pseudonyms
 from store import Store
 from tests.conftest import CAPTURES
@@ -49,7 +49,7 @@ def test_a_bundle_opens_elsewhere_and_says_what_it_is(made: Path, tmp_path: Path
     moved.parent.mkdir()
     shutil.copyfile(made / "b.duckdb", moved)
     code = (
-        "from pathlib import Path\nfrom queries.bundle import open_bundle\nfrom queries import named\n"
+        "from pathlib import Path\nfrom queries.bundle import _own, open_bundle\nfrom queries import named\n"
         "store, manifest = open_bundle(Path('night.duckdb'))\n"
         "print(sorted(manifest), named.requests(store.cursor()).num_rows, named.signals_binned(store.cursor(), 60).num_rows > 0)"
     )
@@ -78,6 +78,37 @@ def test_an_edited_bundle_is_refused(made: Path, tmp_path: Path, sql: str, says:
         editor.execute(sql)
     with pytest.raises(PoascopeError, match=says):
         open_bundle(edited)
+
+
+def test_a_hostile_bundle_touches_no_other_file(made: Path, tmp_path: Path) -> None:
+    """A manifest that is right by its own checksum, with SQL for the name of a table, runs none of it; nor does a view read other files."""
+    hostile, loot = tmp_path / "h.duckdb", tmp_path / "loot"
+    shutil.copyfile(made / "b.duckdb", hostile)
+    with duckdb.connect(str(hostile)) as editor:
+        manifest = dict(editor.execute("SELECT key, value FROM manifest").fetchall())
+        tables = json.loads(manifest["tables"])
+        tables[f"gaps; COPY (SELECT 1) TO '{loot}'; SELECT * FROM gaps"] = tables["gaps"]
+        manifest["tables"] = json.dumps(tables, sort_keys=True)
+        manifest["sha256"] = json.dumps(_own(manifest))
+        editor.executemany("UPDATE manifest SET value = $2 WHERE key = $1", list(manifest.items()))
+        editor.execute(f"CREATE VIEW looks AS SELECT * FROM read_text('{__file__}')")
+    with pytest.raises(PoascopeError, match="no table of ours"):
+        open_bundle(hostile)
+    assert not loot.exists()
+    with Store.open(hostile, read_only=True) as store, store.cursor() as cursor:
+        for sql in ("SELECT * FROM looks", f"COPY (SELECT 1) TO '{loot}'"):
+            with pytest.raises(duckdb.PermissionException):
+                cursor.execute(sql)
+
+
+def test_a_missing_table_is_missing(made: Path, tmp_path: Path) -> None:
+    """A table that was dropped is said to be missing, whatever the program itself calls by that name."""
+    less = tmp_path / "l.duckdb"
+    shutil.copyfile(made / "b.duckdb", less)
+    with duckdb.connect(str(less)) as editor:
+        editor.execute("DROP TABLE decisions")
+    with pytest.raises(PoascopeError, match="Table with name decisions does not exist"):
+        open_bundle(less)
 
 
 def test_a_truncated_or_foreign_file_is_refused(made: Path, tmp_path: Path) -> None:
