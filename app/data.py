@@ -18,7 +18,7 @@ from app import payload, status
 from app.audit import entries
 from app.board import board
 from app.chain import chain
-from app.charts.frame import number, with_gaps
+from app.charts.frame import framed, number, with_gaps
 from app.charts.load import Lines, choose
 from app.control import Control
 from app.file import File, NoControl
@@ -63,12 +63,7 @@ class Collector:
 
     async def frame(self, name: str, **params: Any) -> pd.DataFrame:
         """The same as a frame, u64 as text."""
-        table = await self.table(name, **params)
-        for index, field in enumerate(table.schema):
-            if field.type == pa.uint64():
-                table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
-        frame: pd.DataFrame = table.to_pandas()
-        return frame
+        return framed(await self.table(name, **params))
 
     async def ready(self) -> dict[str, Any]:
         """`/readyz` as it is: a collector that is not ready still answers."""

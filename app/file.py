@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from app.charts.frame import framed
 from poascope.errors import PoascopeError
 from queries import named
 from queries.bundle import open_bundle
@@ -51,12 +52,7 @@ class File:
 
     async def frame(self, name: str, **params: Any) -> pd.DataFrame:
         """The same as a frame, u64 as text."""
-        table = await self.table(name, **params)
-        for index, field in enumerate(table.schema):
-            if field.type == pa.uint64():
-                table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
-        frame: pd.DataFrame = table.to_pandas()
-        return frame
+        return framed(await self.table(name, **params))
 
     async def ready(self) -> dict[str, Any]:
         source = {"name": "file", "state": "ok", "age_s": None, "detail": self.said}

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import duckdb
-import pandas as pd
 import pyarrow as pa
 
+from app.charts.frame import framed
 from app.payload import step_s
 from app.report import Told
 from app.status import Objectives
@@ -44,11 +44,11 @@ def tell(rows: Rows, settings: Settings, deployment: str | None, begin: str | No
     one, binned = {"deployment": chosen} | span, {"deployment": chosen, "step_s": str(step)} | span
     signals = _read(rows, "signals", one) if step == 1 else _read(rows, "signals_binned", binned)
     frames = {
-        "signals": _frame(signals),
-        "worker_inflight": _frame(_read(rows, "worker_inflight", binned)),
-        "decisions": _frame(_read(rows, "decisions", one)),
-        "gaps": _frame(_read(rows, "gaps", span)),
-        "requests": _frame(_read(rows, "requests", one)),
+        "signals": framed(signals),
+        "worker_inflight": framed(_read(rows, "worker_inflight", binned)),
+        "decisions": framed(_read(rows, "decisions", one)),
+        "gaps": framed(_read(rows, "gaps", span)),
+        "requests": framed(_read(rows, "requests", one)),
     }
     if not len(frames["signals"]) and not len(frames["requests"]):
         raise PoascopeError(f"report: {source} - holds nothing of {chosen} in that span")
@@ -72,12 +72,3 @@ def _aware(moment: datetime) -> datetime:
 def _read(rows: Rows, name: str, given: Mapping[str, Any]) -> pa.Table:
     with rows(name, given) as reader:
         return reader.read_all()
-
-
-def _frame(table: pa.Table) -> pd.DataFrame:
-    """u64 as text: pandas would make floats of them where one is missing."""
-    for index, field in enumerate(table.schema):
-        if field.type == pa.uint64():
-            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
-    frame: pd.DataFrame = table.to_pandas()
-    return frame

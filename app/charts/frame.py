@@ -1,11 +1,21 @@
-"""From a query's frame to what Plotly takes: epoch milliseconds (UTC) and plain numbers, None where there is no data."""
+"""From a query's rows to what Plotly takes: epoch milliseconds (UTC) and plain numbers, None where there is no data."""
 
 import math
 from collections.abc import Sequence
 
 import pandas as pd
+import pyarrow as pa
 
 DIGITS = 5  # more than a pixel can show, and half the bytes of a full double
+
+
+def framed(table: pa.Table) -> pd.DataFrame:
+    """A query's rows as a frame, u64 as text: pandas would make floats of ids where one is missing."""
+    for index, field in enumerate(table.schema):
+        if field.type == pa.uint64():
+            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
 
 
 def time_ms(frame: pd.DataFrame) -> list[int]:
