@@ -12,6 +12,7 @@ import pytest
 from nats.aio.msg import Msg
 from scipy.stats import fisher_exact
 
+from app.chain import chain
 from collectors.core import Core
 from collectors.wire import Added, Freed, Message, Routed, decode
 from controller.bus import Bus, connect
@@ -202,6 +203,35 @@ async def test_routers_take_tau_and_omega_for_each_request(routed: Cluster) -> N
 
 async def _true(answer: bool) -> bool:
     return answer
+
+
+async def test_a_router_that_was_killed_comes_back_under_the_target_in_force(routed: Cluster) -> None:
+    """kill -9 of one of two: the other takes the next target and what is asked; the dead one's word is told apart until it is back."""
+    state = routed.state
+    async with watching(state.nats_url) as (bus, _), httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        await bus.intent("dynamo")
+        await steer(bus, 0.7, 1)
+        await asyncio.to_thread(routed.kill, "router-1")
+        stored = await bus.target("dynamo")
+        changed = Target(tau=0.8, omega=0.1, regime="below", mode="manual", why="a test", decided_at=time.time(), lease_s=3600)
+        revision = await bus.put_target("dynamo", changed, stored.revision)
+
+        async def there(*replicas: str) -> bool:
+            acks = [(await bus.ack("dynamo", replica)).value for replica in replicas]
+            return all(ack and (ack.target_revision, ack.tau, ack.error) == (revision, 0.8, None) for ack in acks)
+
+        await until(lambda: there("router-2"), 30)
+        shown = [link for link in chain(await bus.state("dynamo"), None, time.time()).links if link.name == "Acknowledged"]
+        assert {link.by.split(",")[0]: (link.good, "not yet the newest" in link.by) for link in shown} == {
+            "router-1": (False, True),
+            "router-2": (True, False),
+        }
+        await asyncio.to_thread(routed.start, "router-1")
+        await until(lambda: there("router-1", "router-2"), 30)
+        clients = Clients(state.gateway_url, state.model)
+        for _ in range(4):
+            await clients.send(http, prompt(clients.rng))
+        assert clients.faults == []
 
 
 async def test_the_gateway_switches_between_two_requests(line: Line) -> None:
