@@ -2,6 +2,7 @@
 
 import html
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -28,6 +29,9 @@ from queries.whatif.trace import trace_of
 POLICIES = ("round-robin", "least-loaded", "kv:0:0", "kv:0:1", "kv:0.7:1", "kv:0.8:0.1")
 CACHE_S = 1800.0  # of cache events before a request: what its workers held
 LONGEST_S = 3600.0
+HANDED_S = 6 * 3600.0  # of rows that go through this process and the browser
+TURN_S = 60.0
+_turn = threading.Lock()
 
 
 def render(deployment: str, span: Span) -> None:
@@ -53,6 +57,22 @@ def paragraph(text: str) -> str:
     return f'<p class="po-note">{html.escape(text)}</p>'
 
 
+def _short_enough(span: Span) -> None:
+    if span[1] - span[0] > LONGEST_S:
+        raise PoascopeError(f"a span of {(span[1] - span[0]) / 3600:.1f} h - choose one of at most {LONGEST_S / 3600:g} h")
+
+
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    """What takes a core for seconds runs for one viewer at a time: the live page goes on for the others. Raises PoascopeError."""
+    if not _turn.acquire(timeout=TURN_S):
+        raise PoascopeError(f"turn: others have computed for {TURN_S:g} s - try again")
+    try:
+        yield
+    finally:
+        _turn.release()
+
+
 def _table(name: str, deployment: str, span: Span) -> pa.Table:
     return here.get().feed.rows(name, **{"deployment": deployment, "from": span[0], "to": span[1]})
 
@@ -70,12 +90,10 @@ def _what_if(deployment: str, span: Span) -> None:
         pressed = st.form_submit_button("Play it again so")
     if not pressed:
         return
-    if span[1] - span[0] > LONGEST_S:
-        st.html(paragraph(f"Refused: a span of {(span[1] - span[0]) / 3600:.1f} h. Choose one of at most {LONGEST_S / 3600:g} h."))
-        return
     try:
+        _short_enough(span)
         policies = [parse_policy(text) for text in chosen]
-        with st.spinner("Playing what happened, and then what did not"):
+        with st.spinner("Playing what happened, and then what did not"), _in_turn():
             names = ("requests", "kv_events", "signals")
             requests, kv_events, signals = (_table(name, deployment, span) for name in names)
             gaps = here.get().feed.rows("gaps", **{"from": span[0], "to": span[1]})
@@ -135,7 +153,8 @@ def _classifier(deployment: str, span: Span) -> None:
     if not pressed:
         return
     try:
-        with st.spinner("Playing the regime again"):
+        _short_enough(span)
+        with st.spinner("Playing the regime again"), _in_turn():
             signals = _table("signals", deployment, span)
             played = play(_table("requests", deployment, span), signals, Rule((low, high), alpha, dwell_s, source or SOURCES[0]))
     except (PoascopeError, TimeoutError) as error:
@@ -248,6 +267,10 @@ def _reader(name: str, given: Mapping[str, Any]) -> Iterator[pa.RecordBatchReade
 @st.fragment
 def _hand_on(deployment: str, span: Span) -> None:
     """A report for whoever reads, a bundle for whoever looks further. Made when asked for."""
+    if span[1] - span[0] > HANDED_S:
+        many = f"A span of {(span[1] - span[0]) / 3600:.1f} h is too much for a browser, which takes up to {HANDED_S / 3600:g} h."
+        st.html(paragraph(f"{many} The commands poascope report and poascope export write it to a file."))
+        return
     since, until = iso(span[0]), iso(span[1])
     name = f"{deployment[:40]}-{since}".replace(":", "").replace("/", "-")
     one, two = st.columns(2)
@@ -264,7 +287,7 @@ def _hand_on(deployment: str, span: Span) -> None:
 
 def _offer(make: Any, name: str, kind: str) -> None:
     try:
-        with st.spinner("Writing"), tempfile.TemporaryDirectory() as folder:
+        with st.spinner("Writing"), _in_turn(), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
             make(path)
             made = path.read_bytes()
