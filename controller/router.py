@@ -274,7 +274,10 @@ class Link:
         try:
             for key in (self._lease, self._target):
                 with contextlib.suppress(NotFoundError):  # no bucket, or no such key, yet
+                    before = self.held
                     found = await self._client.jetstream(timeout=PATIENCE_S).get_msg(f"KV_{BUCKET}", subject=f"$KV.{BUCKET}.{key}")
+                    if self.held.lease != before.lease if key == self._lease else self.held.target is not before.target:
+                        continue  # what was heard while the answer was on its way is newer
                     if found.seq and not (found.headers or {}).get("KV-Operation"):
                         self._take(key, found.data or b"", found.seq, found.time.timestamp() if found.time else None)
             if self._away:

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.js.api import RawStreamMsg
+from nats.js.errors import NotFoundError
 
 from controller import protocol, router
 from controller.bus import Bus
@@ -326,6 +328,23 @@ async def test_a_link_takes_targets_acknowledges_and_says_what_it_routes(bus: Bu
     finally:
         await ending.end([task])
         await link.close()
+
+
+async def test_an_answer_older_than_what_was_heard_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that comes while the bucket is being read stays in force, and is not undone until the next look."""
+    link = Link("nats://127.0.0.1:1", {}, "dynamo", "router-1", Held(), V0.said)
+    old, new = (msgspec.json.encode(wanted(tau=tau, decided_at=time.time())) for tau in (0.25, 0.5))
+
+    class Bucket:
+        async def get_msg(self, stream: str, subject: str) -> RawStreamMsg:
+            if subject.endswith(".target"):
+                link._take("dynamo.target", new, 11, None)
+                return RawStreamMsg(subject=subject, seq=10, data=old)
+            raise NotFoundError
+
+    monkeypatch.setattr(link._client, "jetstream", lambda timeout: Bucket())
+    await link._look()
+    assert (link.now().tau, link.now().revision) == (0.5, 11)
 
 
 async def _true(answer: bool) -> bool:
