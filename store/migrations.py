@@ -63,6 +63,7 @@ def migrate(connection: duckdb.DuckDBPyConnection, path: str, known: list[Migrat
                 {"number": migration.number, "name": migration.name, "at": datetime.now(UTC).replace(tzinfo=None)},
             )
             connection.execute("COMMIT")
-        except duckdb.Error:
+        except duckdb.Error as error:
             connection.execute("ROLLBACK")
-            raise
+            why = str(error).splitlines()[0]
+            raise PoascopeError(f"store: {path} - cannot be brought up to date by {migration.name}, and is as it was ({why})") from error

@@ -49,10 +49,10 @@ def test_a_store_from_a_newer_version_is_refused_by_name(tmp_path: Path) -> None
 
 
 def test_a_failed_step_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    """A migration that fails half way is rolled back whole."""
+    """A migration that fails half way is rolled back whole, and the error says which it was."""
     with duckdb.connect(str(tmp_path / "s.duckdb")) as connection:
         broken = Migration(1, "0001_broken", "CREATE TABLE a (x INTEGER); CREATE TABLE a (x INTEGER);")
-        with pytest.raises(duckdb.Error):
+        with pytest.raises(PoascopeError, match="cannot be brought up to date by 0001_broken, and is as it was"):
             migrate(connection, "s.duckdb", [broken])
         assert applied(connection) == {}
         assert connection.execute("SELECT count(*) FROM duckdb_tables()").fetchone() == (0,)
