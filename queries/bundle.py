@@ -33,7 +33,7 @@ def write_bundle(out: Path, source: Source, about: Mapping[str, object], change:
     """Copy what `source` gives for each table into `out`; the file appears only when it is whole. `change`: what is done to each batch.
 
     The manifest has `about`, and for each table its rows and a SHA-256 (that of `poascope query TABLE --store OUT` wherever this prints the
-    table), so anyone can check it; and one of itself.
+    table), so anyone can check it; and one of itself. Raises PoascopeError: nothing to show in it, or it cannot be written.
     """
     if out.exists():
         raise Misconfigured(f"out: {out} - exists; name another file, or remove it")
@@ -46,6 +46,8 @@ def write_bundle(out: Path, source: Source, about: Mapping[str, object], change:
                 with source(name) as reader:
                     _copy(store, name, reader, change)
                 tables[name] = _digest(store, name)
+            if not any(about["rows"] for about in tables.values()):
+                raise PoascopeError(f"bundle: {out} - not one row in that span, so there would be nothing to show")
             for name in rollups.TABLES:
                 tables[name] = _digest(store, name)
             manifest = {key: json.dumps(value, sort_keys=True) for key, value in {**about, "tables": tables}.items()}

@@ -88,7 +88,9 @@ def export(
 
     one_of(store, url)
     span = {key: value for key, value in {"from": from_, "to": to}.items() if value is not None}
-    named.bind(named.catalogue()["gaps"], span)
+    bounds = named.bind(named.catalogue()["gaps"], span)
+    if bounds["from"] and bounds["to"] and bounds["from"] >= bounds["to"]:
+        raise Misconfigured(f"from, to: {from_} to {to} - must be one before the other")
     change = Pseudonyms(secrets.token_bytes(32)).rows if pseudonymise else None
     with source(settings, store, url) as rows:
         said = about(settings, span, str(url or store), pseudonymise)

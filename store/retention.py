@@ -124,6 +124,8 @@ def compact(path: str) -> tuple[int, int]:
     Raises PoascopeError: somebody has it open, or there is no room for the copy.
     """
     file, part = Path(path), Path(f"{path}.compact")
+    if not file.is_file():
+        raise PoascopeError(f"store: {path} - no such file")
     Store.open(file).close()  # what is no store, or in use, is said so
     before = file.stat().st_size
     part.unlink(missing_ok=True)
@@ -133,7 +135,7 @@ def compact(path: str) -> tuple[int, int]:
             connection.execute(f"ATTACH '{_quoted(part)}' AS anew")
             connection.execute("COPY FROM DATABASE was TO anew")
             connection.execute("DETACH anew")
-        part.replace(file)
+            part.replace(file)  # while the old one is still held: nobody may open and write it in between
     except (duckdb.Error, OSError) as error:
         raise PoascopeError(f"store: {path} - not compacted, and left as it was ({str(error).splitlines()[0]})") from error
     finally:

@@ -216,6 +216,7 @@ class Player extends View {
 
   happened(events) {
     this.events = events;
+    this.current = null;
     this.list.replaceChildren();
     this.ticks.replaceChildren();
     const days = this.data.end - this.data.start > DAY_MS / 2;
@@ -285,7 +286,8 @@ class Player extends View {
     let before = performance.now(), asked = before;
     const turn = (now) => {
       if (!this.playing) return;
-      this.at = Math.min(this.data.end, this.at + (now - before) * Number(this.speed.value));
+      // No picture is drawn of a tab that is not looked at: it goes on where it was left, instead of leaping over what nobody saw.
+      this.at = Math.min(this.data.end, this.at + Math.min(1000, now - before) * Number(this.speed.value));
       before = now;
       this.place();
       if (now - asked > 400 && !this.asking) { asked = now; this.ask(); }

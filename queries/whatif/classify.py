@@ -72,7 +72,7 @@ def play(requests: pa.Table, signals: pa.Table, rule: Rule, window_s: float = 30
         return _refused("no requests in this span")
     if rule.source not in SOURCES:
         return _refused(f"{rule.source} - no such P99; {', '.join(SOURCES)}")
-    if not 0 < rule.alpha <= 1 or not 0 < rule.theta_s[0] < rule.theta_s[1] or rule.dwell_s < 0:
+    if not 0 < rule.alpha <= 1 or not 0 < rule.theta_s[0] < rule.theta_s[1] or not rule.dwell_s >= 0:
         return _refused("θ₁ < θ₂ must be above 0, α within 0 and 1, and the dwell not below 0")
     times, values = _prometheus(signals)
     if rule.source == "prometheus" and not len(times):
@@ -105,19 +105,6 @@ def _metrics(times: Floats, values: Floats, t: float) -> Metrics:
 
 def _refused(why: str) -> Played:
     return Played(NOTHING, NOTHING, NOTHING, (), (), 0, (), why)
-
-
-def onset_delays_s(played: Played, onsets: Floats) -> Floats:
-    """Seconds from each onset (Unix s, of a load that grows) to the first step at or after it that is not `below`; NaN where there is none
-    before the next onset."""
-    delays = np.full(len(onsets), np.nan)
-    busy = np.array([name not in ("below", "unknown") for name in played.regime], dtype=np.bool_)
-    for k, onset in enumerate(onsets):
-        until = onsets[k + 1] if k + 1 < len(onsets) else np.inf
-        hits = played.at[busy & (played.at >= onset) & (played.at < until)] if len(played.at) else NOTHING
-        if len(hits):
-            delays[k] = hits[0] - onset
-    return delays
 
 
 def recorded_switches(signals: pa.Table) -> tuple[Switch, ...]:

@@ -101,6 +101,15 @@ def test_a_hostile_bundle_touches_no_other_file(made: Path, tmp_path: Path) -> N
                 cursor.execute(sql)
 
 
+def test_a_span_without_anything_is_no_bundle(made: Path) -> None:
+    """Nothing in the span asked for: said at once, instead of in a file that nobody can open."""
+    told = CliRunner().invoke(
+        cli, ["export", "--store", str(made / "s.duckdb"), "--from", "2031-01-01", "--out", str(made / "empty.duckdb")]
+    )
+    assert told.exit_code == 1 and "nothing to show" in told.output
+    assert not list(made.glob("empty*"))
+
+
 def test_a_missing_table_is_missing(made: Path, tmp_path: Path) -> None:
     """A table that was dropped is said to be missing, whatever the program itself calls by that name."""
     less = tmp_path / "l.duckdb"

@@ -116,6 +116,7 @@ def test_a_bundle_holds_the_slice_and_proves_itself(
         (("query", "signals", "--store", "x", "--format", "xml"), 2, "must be csv or json"),
         (("query", "signals", "--store", "x", "--param", "from"), 2, "must be k=v"),
         (("export", "--store", "x", "--out", "y", "--from", "noon"), 2, "not a time"),
+        (("export", "--store", "x", "--out", "y", "--from", "2026-11-30", "--to", "2026-11-29"), 2, "one before the other"),
     ],
 )
 def test_what_cannot_be_answered_exits_with_its_kind(args: tuple[str, ...], code: int, says: str) -> None:

@@ -108,4 +108,6 @@ def test_a_store_is_written_anew_without_what_was_deleted(tmp_path: Path) -> Non
     (tmp_path / "junk").write_text("junk" * 1000)
     with pytest.raises(PoascopeError, match="junk"):
         compact(str(tmp_path / "junk"))
+    with pytest.raises(PoascopeError, match="no such file"):
+        compact(str(tmp_path / "absent"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["junk", "s'1.duckdb"]

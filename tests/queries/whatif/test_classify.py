@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -50,6 +51,7 @@ def test_delays_are_counted_from_the_onset(recorded: Recorded) -> None:
         (Rule(source="guess"), "no such P99"),
         (Rule((2.0, 0.3)), "θ₁ < θ₂"),
         (Rule(alpha=0.0), "α"),
+        (Rule(dwell_s=math.nan), "dwell"),
         (Rule(source="prometheus"), "was stored"),
     ],
 )
