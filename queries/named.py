@@ -135,28 +135,6 @@ def requests(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, f
     return read(cursor, "requests", {"deployment": deployment, "from": from_, "to": to}).read_all()
 
 
-def worker_inflight(
-    cursor: duckdb.DuckDBPyConnection, step_s: float, deployment: str | None = None, from_: Time = None, to: Time = None
-) -> pa.Table:
-    """ts, deployment, role, component, worker_id, dp_rank, inflight (mean requests in flight over `step_s`), by time."""
-    return read(cursor, "worker_inflight", {"deployment": deployment, "from": from_, "to": to, "step_s": step_s}).read_all()
-
-
-def workers(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
-    """Load samples of workers by time; columns as the table `workers`."""
-    return read(cursor, "workers", {"deployment": deployment, "from": from_, "to": to}).read_all()
-
-
-def decisions(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
-    """Intents, targets, acknowledgements, expiries, refusals and holds by time; columns as the table `decisions`."""
-    return read(cursor, "decisions", {"deployment": deployment, "from": from_, "to": to}).read_all()
-
-
-def effects(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
-    """What each change of τ and ω did, a row a change and measure, by time: before, after, ratio with its 90 % interval, doubts."""
-    return read(cursor, "effects", {"deployment": deployment, "from": from_, "to": to}).read_all()
-
-
 def request(cursor: duckdb.DuckDBPyConnection, request_id: str, deployment: str | None = None) -> pa.Table:
     """The request of that id (one row, more if deployments share it); columns as the table `requests`."""
     return read(cursor, "request", {"deployment": deployment, "request_id": request_id}).read_all()
@@ -184,6 +162,21 @@ def latency_binned(
 ) -> pa.Table:
     """ts, deployment, kind (ttft, itl, e2e), n, mean_s, p50_s, p90_s, p99_s, max_s from histograms, by time; within 2.4 % of exact."""
     return read(cursor, "latency_binned", {"deployment": deployment, "from": from_, "to": to, "step_s": step_s}).read_all()
+
+
+def workers(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """Load samples of workers by time; columns as the table `workers`."""
+    return read(cursor, "workers", {"deployment": deployment, "from": from_, "to": to}).read_all()
+
+
+def decisions(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """Intents, targets, acknowledgements, expiries, refusals and holds by time; columns as the table `decisions`."""
+    return read(cursor, "decisions", {"deployment": deployment, "from": from_, "to": to}).read_all()
+
+
+def effects(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
+    """What each change of τ and ω did, a row a change and measure, by time: before, after, ratio with its 90 % interval, doubts."""
+    return read(cursor, "effects", {"deployment": deployment, "from": from_, "to": to}).read_all()
 
 
 def games(cursor: duckdb.DuckDBPyConnection, deployment: str | None = None, from_: Time = None, to: Time = None) -> pa.Table:
