@@ -271,7 +271,7 @@ class Feed:
         return self._effects[deployment][0]
 
     def wait_for_effects(self, deployment: str) -> list[dict[str, Any]]:
-        """The same for a Streamlit script, which runs on a thread. Raises PoascopeError when the collector does not answer."""
+        """The same for a Streamlit script, which runs on a thread. Raises PoascopeError, or TimeoutError."""
         if self._loop is None:
             raise PoascopeError("dash: not started yet - try again")
         return asyncio.run_coroutine_threadsafe(self.effects(deployment), self._loop).result(READ_S)

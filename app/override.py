@@ -249,5 +249,5 @@ def _expected(asked: Asked, values: tuple[float, float] | None, effects: Callabl
         return []
     try:
         return [f"Expected effect of {parameters(*values)}:", *expectation(expected(effects(asked.deployment), *values))]
-    except PoascopeError as error:
-        return [f"Expected effect: not known now. {error}"]
+    except (PoascopeError, TimeoutError) as error:
+        return [f"Expected effect: not known now. {str(error) or 'The collector takes too long.'}"]

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from app import override
 from app.audit import entries, expectation, told
 from queries.effects import Expected
 from queries.estimators.effect import Effect
@@ -65,3 +66,13 @@ def test_the_expected_effect_says_how_much_it_rests_on() -> None:
     lines = expectation(Expected(3, 2, AT, "ann", (Effect("ttft_p99_s", 4.0, 2.0, 0.5, 0.4, 0.6, 500, 480),), None))
     assert lines[0] == "Done here 3 times, last at 2026-01-01 12:00 UTC by ann; 2 of 3 could be measured."
     assert lines[1] == "TTFT P99 fell, ×0.50 (0.40–0.60), n 500 / 480"
+
+
+def test_an_effect_that_comes_too_late_is_said_and_hinders_nothing() -> None:
+    """A confirmation is drawn whatever becomes of the question what to expect."""
+
+    def late(deployment: str) -> list[dict[str, object]]:
+        raise TimeoutError
+
+    asked = override.Asked("dynamo", "transition", 0.7, 1.0, "15 min", "why")
+    assert override._expected(asked, (0.7, 1.0), late) == ["Expected effect: not known now. The collector takes too long."]
