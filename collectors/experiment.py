@@ -152,7 +152,7 @@ def early_warning(rows: list[Row], client: Client, settings: Settings) -> list[d
         alarm = Alarm(signal)
         for row in lesson:
             alarm = step(alarm, row["ts"], of_row(signal, row), truth[row["ts"]], settings.slo_ttft_s)
-        alarm = Alarm(signal, alarm.state, baseline=alarm.baseline, quiet=alarm.quiet)
+        alarm = Alarm(signal, "armed" if alarm.baseline else "learning", baseline=alarm.baseline, quiet=alarm.quiet)
         first = alarm.baseline
         said: list[Said] = []
         for row in rows:
