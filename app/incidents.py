@@ -12,6 +12,8 @@ from controller import bus
 from controller.protocol import MAX_TEXT, Incident
 from poascope.errors import PoascopeError
 
+LATEST = 1e10  # Unix s: browsers, calendars and JSON go no further
+
 
 def link(deployment: str, start: float, end: float, at: float | None = None) -> str:
     """The replay page on a span (Unix s); it is its own deep link."""
@@ -19,6 +21,8 @@ def link(deployment: str, start: float, end: float, at: float | None = None) -> 
 
 
 def iso(at: float) -> str:
+    """UTC, to the second, of a moment that the page can open; one before 1970 or past 2286 is the nearest that it can."""
+    at = min(max(at, 0.0), LATEST - 1)
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -21,6 +21,7 @@ _REVISION = {
     "decision": "revision",
 }
 _EPOCH_LIMIT = 253_402_300_800.0
+_LATEST = 1e10  # Unix s: the year 2286; no page opens a later span
 MAX_DEPLOYMENTS = 1000
 
 
@@ -41,7 +42,7 @@ def _number(value: object, low: float = -math.inf, high: float = math.inf) -> fl
 def incident_row(at: float, deployment: str, event: Control | Deleted) -> dict[str, Any] | None:
     """A row of `incidents`; None when it does not say which incident, or when that was."""
     body = {} if isinstance(event, Deleted) else event.body
-    since, until, name = _number(body.get("since"), 0, _EPOCH_LIMIT), _number(body.get("until"), 0, _EPOCH_LIMIT), _text(body.get("id"))
+    since, until, name = _number(body.get("since"), 0, _LATEST), _number(body.get("until"), 0, _LATEST), _text(body.get("id"))
     if not name or since is None or until is None or until <= since:
         return None
     said = {key: _text(body.get(key)) or None for key in ("title", "notes", "author")}

@@ -10,7 +10,7 @@ import streamlit as st
 
 from app import here, incidents, live, review
 from app.charts.frame import number
-from app.incidents import iso, link
+from app.incidents import LATEST, iso, link
 from app.live import Span
 from app.panels import PAGES
 from app.status import ratio
@@ -20,14 +20,13 @@ from poascope.errors import PoascopeError
 AGO_S = 30 * 86400.0
 AROUND_S = 120.0  # an incident is opened with what came before and after it
 LISTED = 200
-LATEST = 1e10  # Unix s
 REPLAYED = ("live", "games")  # pages whose panels speak of the past
 
 
 def moment(text: str | None) -> float | None:
     """Unix s of what stands in a link or was typed: ISO-8601 (UTC where it names no zone) or Unix seconds; None when it is neither.
 
-    None also before 1970 and past 2286: browsers, calendars and JSON have no such times.
+    None also before 1970 and past 2286 (`LATEST`).
     """
     if not text:
         return None

@@ -7,6 +7,7 @@ import pytest
 
 from app.control import Control
 from app.data import Collector, Feed
+from app.incidents import link
 from app.pages.replay import moment
 from app.panels import PAGES
 from app.past import Past, difference
@@ -131,3 +132,8 @@ def test_a_moment_of_a_link_is_one_that_a_browser_can_show(text: str) -> None:
     """Rubbish, and times that neither JSON nor a calendar has, are no moment: the page says so, and no part of it fails."""
     assert moment(text) is None
     assert moment("2026-11-29T20:57:00Z") == moment("2026-11-29 20:57:00") == moment("1795985820") == 1795985820.0
+
+
+def test_the_link_of_any_incident_can_be_made() -> None:
+    """An incident at the end of the calendar, or before it began, is a line of the list like others; it does not take the list along."""
+    assert link("dynamo", -120.0, 253_402_300_910.0) == "replay?deployment=dynamo&from=1970-01-01T00%3A00%3A00Z&to=2286-11-20T17%3A46%3A39Z"

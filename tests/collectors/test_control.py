@@ -31,7 +31,18 @@ def test_what_a_person_marked_is_a_row_of_incidents() -> None:
     )
 
 
-@pytest.mark.parametrize("bad", [b"{}", b"[1]", b'{"id":"x","since":2,"until":1}', b'{"id":"x","since":"a","until":1e400}', b"\xff", b""])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"{}",
+        b"[1]",
+        b'{"id":"x","since":2,"until":1}',
+        b'{"id":"x","since":"a","until":1e400}',
+        b'{"id":"x","since":0,"until":253402300790}',
+        b"\xff",
+        b"",
+    ],
+)
 def test_a_mark_that_says_no_span_is_counted(bad: bytes) -> None:
     """It is never a row, and never lost silently."""
     core, rows = fed(bad)
