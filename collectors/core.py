@@ -82,7 +82,7 @@ class Core:
         self._loss = LossMeter()
         self._clocks: dict[int, _Clock] = {}
         self._kv_seen: dict[tuple[str, tuple[int, int]], dict[int, None]] = {}
-        self._untold: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._untold: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}  # by deployment and request
         self._tick: int | None = None
 
     # -- in
@@ -458,14 +458,14 @@ class Core:
         }
         if profile is None and deployment.tells:
             # Its router's word comes on another connection, and may be overtaken by the whole of a short request.
-            self._untold[finished.request_id] = self._tick or 0, row
+            self._untold[deployment.name, finished.request_id] = self._tick or 0, row
         else:
             self.rows.put("requests", **row)
 
     def _told(self, deployment: str, said: Said) -> None:
         if deployment in self.deployments:
             self.deployments[deployment].tells = True
-        if waiting := self._untold.pop(said.request_id, None):
+        if waiting := self._untold.pop((deployment, said.request_id), None):
             self.rows.put("requests", **waiting[1] | {"tau": said.tau, "omega": said.omega})
 
     def _give_up_untold(self, until: float) -> None:
