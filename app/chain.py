@@ -86,7 +86,7 @@ def chain(state: State | None, row: Mapping[str, Any] | None, now: float, proble
         text = f"failed: {ack.error}" if ack.error else parameters(ack.tau, ack.omega)
         by = ", ".join(part for part in (replica, "not yet the newest" if lags else "", ack.mapping or "") if part)
         links.append(Link("Acknowledged", text, by, ack.applied_at, good=not (lags or ack.error)))
-    if not state.acks:
+    if not any(stored.value for stored in state.acks.values()):
         links.append(Link("Acknowledged", "no gateway or router heard", good=False))
     links.append(observed(row, routed_at))
     running = intent is not None and want != "auto"

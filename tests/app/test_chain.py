@@ -55,3 +55,9 @@ def test_the_observed_carries_the_time_of_a_request() -> None:
     assert (observed(idle).by, observed(idle).at) == ("no request lately", None)
     busy = observed({**ROW, "arrivals_per_s": 2.0}, NOW - 1)
     assert (busy.by, busy.at) == ("in the signals", NOW - 1)
+
+
+def test_an_acknowledgement_that_was_taken_away_is_none() -> None:
+    """A router that is gone for good leaves the chain when its key is deleted; without another nobody is heard."""
+    deleted = State("dynamo", Stored(INTENT, 4, NOW), Stored(TARGET, 8, NOW), {"router-1": Stored(None, 10, NOW)}, controller_at=NOW)
+    assert chain(deleted, ROW, NOW).links[2].text == "no gateway or router heard"
