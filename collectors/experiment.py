@@ -197,13 +197,15 @@ def detection(played: Sequence[Played], client: Client, settings: Settings) -> l
                 mine = [s for s in spans if there and there[0][0] <= s[0] <= there[-1][0]]
                 for start, end in mine:
                     inside = [at for at in up if start - EARLY_S < at <= end]
-                    if any(on for at, on in there if start - EARLY_S - 1 <= at <= start - EARLY_S):
+                    there_before = any(on for at, on in there if start - EARLY_S - 1 <= at <= start - EARLY_S)
+                    if there_before:
                         already += 1
                     elif not inside:
                         missed += 1
                     else:
                         delays.append(inside[0] - start)
-                    returns += max(0, len([at for at in up if start < at <= end]) - (0 if already and not inside else 1))
+                    # The first time is the detection; for who was there already each one is a return.
+                    returns += len(inside) if there_before else max(0, len(inside) - 1)
                     over = next((at for at, on in there if at > end and not on), None)
                     if over is not None:
                         recoveries.append(over - end)

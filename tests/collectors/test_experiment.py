@@ -89,6 +89,17 @@ def test_delay_false_switches_and_returns_by_hand() -> None:
     assert (blind["missed"], blind["false_switches"]) == (1, 1)
 
 
+def test_every_return_counts_for_who_was_there_before_the_onset() -> None:
+    """In the regime long before, out of it and back twice: two oscillations, though none of them is a detection."""
+    seen = client((0, 100, 0.05), (100, 160, 3.0), (160, 300, 0.05))
+    fluttering = states(
+        (0, "below"), (20, "saturated"), (110, "below"), (120, "saturated"), (130, "below"), (140, "saturated"), (170, "below")
+    )
+    played = Played(CAPTURE, [], dict.fromkeys(("censored", "events", "prometheus"), fluttering), None)
+    found = next(r for r in detection([played], seen, Settings()) if r["regime"] == "saturated")
+    assert (found["already"], found["delay_s"], found["oscillations"]) == (1, None, 2)
+
+
 def test_a_recording_is_played_as_it_was_lived() -> None:
     """The same core: the regime of the censored source is that of the rows, second by second."""
     played = play(CAPTURE, Settings())
