@@ -155,7 +155,8 @@ class Scene:
         await until("dashboard", lambda: self._get(f"{self.dash}/_stcore/health"))
         await self.page.context.request.post(f"{self.dash}/operator", form={"token": self.token}, max_redirects=0)
         await self.page.goto(f"{self.dash}/control")
-        await self.page.locator("[data-link=wanted]").wait_for(timeout=60_000)
+        # Who presses before the chain is there has seen nothing, and is refused.
+        await self.page.locator("[data-link=wanted]").filter(has_not_text="unknown").wait_for(timeout=60_000)
 
     async def _get(self, url: str) -> Any:
         return (await self.http.get(url)).raise_for_status().content

@@ -26,6 +26,7 @@ def test_an_override_outlives_the_dashboard_on_which_it_was_pressed(line: Line, 
         return any((row["kind"], row["tau"]) == (kind, tau) for row in line.rows("decisions", **{"from": since}))
 
     open_page()
+    expect(page.locator("[data-link=wanted]")).to_contain_text("auto", timeout=SLOW_MS)  # who has seen nothing yet is refused
     page.get_by_text("transition: ").click(timeout=SLOW_MS)
     page.get_by_label("Reason").fill("e2e: the dashboard dies")
     page.get_by_role("button", name="Review").click()
