@@ -21,12 +21,12 @@ CAPTURES = Path(__file__).parent / "captures"
 gc.disable()  # in the process of each worker as well; tests/__main__.py says why
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares the real cluster stays in one process, and begins first, since it takes longest."""
+    """What shares the real cluster stays in one process, and, as the largest group, begins first."""
     for item in items:
         if item.get_closest_marker("real"):
             item.add_marker(pytest.mark.xdist_group("real"))
-    items.sort(key=lambda item: item.get_closest_marker("real") is None)
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
