@@ -15,9 +15,10 @@ from poascope.errors import PoascopeError
 LATEST = 1e10  # Unix s: browsers, calendars and JSON go no further
 
 
-def link(deployment: str, start: float, end: float, at: float | None = None) -> str:
-    """The replay page on a span (Unix s); it is its own deep link."""
-    return "replay?" + urlencode({"deployment": deployment, "from": iso(start), "to": iso(end)} | ({"at": f"{at:.0f}"} if at else {}))
+def link(deployment: str, start: float, end: float, at: float | None = None, name: str = "") -> str:
+    """The replay page on a span (Unix s); it is its own deep link. `name`: the id of the incident that it is about."""
+    more = ({"at": f"{at:.0f}"} if at else {}) | ({"incident": name} if name else {})
+    return "replay?" + urlencode({"deployment": deployment, "from": iso(start), "to": iso(end)} | more)
 
 
 def iso(at: float) -> str:

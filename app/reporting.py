@@ -18,7 +18,7 @@ from poascope.settings import Settings
 from queries import named
 from queries.verbs import Rows
 
-LONGEST = timedelta(days=31)
+LONGEST = timedelta(days=1)  # every request of it is read
 
 
 def tell(rows: Rows, settings: Settings, deployment: str | None, begin: str | None, end: str | None, source: str) -> Told:
@@ -36,7 +36,7 @@ def tell(rows: Rows, settings: Settings, deployment: str | None, begin: str | No
     until = _aware(bounds["to"] or known[chosen]["last_at"] + timedelta(seconds=1))
     if not timedelta(0) < until - since <= LONGEST:
         raise Misconfigured(
-            f"from, to: {since:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} - must span more than nothing, at most 31 days"
+            f"from, to: {since:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} - must span more than nothing, at most a day"
         )
     length_s = (until - since).total_seconds()
     step = step_s(length_s)

@@ -80,9 +80,8 @@ def table(rows: Sequence[Mapping[Any, Any]]) -> str:
     """The incidents as an HTML table; whatever people wrote is text."""
     head = '<h2 class="po-title">Incidents of the last 30 days</h2>'
     if not rows:
-        return (
-            head + '<p class="po-note">None: the regime was never saturated, and nobody marked one. Zoom into any chart to mark a span.</p>'
-        )
+        none = "None: in what is kept the regime was never saturated, and nobody marked one. Zoom into any chart to mark a span."
+        return f'{head}<p class="po-note">{none}</p>'
     lines = []
     for row in rows[:LISTED]:
         start, end = (row[c].replace(tzinfo=UTC).timestamp() for c in ("from", "to"))
@@ -90,7 +89,7 @@ def table(rows: Sequence[Mapping[Any, Any]]) -> str:
         name = row["title"] if isinstance(row["title"], str) else "saturated"
         notes = row["notes"] if isinstance(row["notes"], str) else "" if isinstance(row["title"], str) else "found by the regime"
         who = row["author"] if isinstance(row["author"], str) else ""
-        href = html.escape(link(row["deployment"], start - AROUND_S, end + AROUND_S, start))
+        href = html.escape(link(row["deployment"], start - AROUND_S, end + AROUND_S, start, row["id"]))
         cells = [
             f'<a href="{href}" target="_self">{html.escape(name[:200])}</a><small>{html.escape(notes[:300])}</small>',
             f"{datetime.fromtimestamp(start, UTC):%b %-d %H:%M:%S}",
@@ -112,9 +111,24 @@ def _span(deployment: str, span: Span, at: float | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
         back = urlencode({"deployment": deployment})
         st.html(f'<a class="po-back" href="replay?{html.escape(back)}" target="_self">All incidents</a>')
+        about = _named(deployment, span, st.query_params.get("incident", ""))
+        if about and st.button("Name this incident" if about["title"] is None else "Rename, or take off the list"):
+            begin, end = (about[c].replace(tzinfo=UTC).timestamp() for c in ("from", "to"))
+            incidents.dialog(deployment, (begin, end), about["id"], about["title"] or "", about["notes"] or "")
         name = st.segmented_control("Panels", list(REPLAYED), default="live", required=True, key="panels", label_visibility="collapsed")
         anew = st.toggle("Recompute with today's estimators", key="anew")
     marked = live.past(PAGES[name or "live"], deployment=deployment, span=span, at=at if at else span[0], anew=anew, plotly=known.plotly)
     if marked:
         incidents.dialog(deployment, marked)
     review.render(deployment, span)
+
+
+def _named(deployment: str, span: Span, incident: str) -> dict[str, Any] | None:
+    """The incident that the link names, as far as it is still on the list."""
+    if not incident:
+        return None
+    try:
+        found = here.get().feed.rows("incidents", **{"deployment": deployment, "from": span[0], "to": span[1]}).to_pylist()
+    except (PoascopeError, TimeoutError):
+        return None  # the page below says that the source is away
+    return next((row for row in found if row["id"] == incident), None)

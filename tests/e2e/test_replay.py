@@ -67,7 +67,7 @@ def test_the_replay_of_a_moment_is_what_the_page_showed(line: Line, load: Path) 
 
 
 def test_an_incident_is_marked_and_found_again(line: Line, load: Path, page: Page) -> None:
-    """An operator names a span on a chart; the list has it with author and notes as text, and its name leads back."""
+    """An operator names a span on a chart; the list has it with author and notes as text, and its name leads back, also to take it off."""
     page.set_default_timeout(SECONDS)
     sign_in(page, line.dash, line.token)
     began = time.time()
@@ -88,6 +88,10 @@ def test_an_incident_is_marked_and_found_again(line: Line, load: Path, page: Pag
     assert page.evaluate("window.pwned") is None
     row.get_by_role("link").click()
     expect(page.get_by_test_id("past")).to_have_attribute("data-source", "ok", timeout=SECONDS)
+    page.get_by_role("button", name="Rename, or take off the list").click()
+    page.get_by_role("button", name="Take off the list", exact=True).click()
+    expect(page.get_by_text("Taken off the list.")).to_be_visible(timeout=SECONDS)
+    eventually(lambda: not [r for r in line.rows("incidents", deployment="dynamo") if r["title"] == title])
 
 
 @pytest.fixture(scope="module")
