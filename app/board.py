@@ -30,8 +30,13 @@ class Board:
     facts: tuple[Fact, ...] = ()
 
 
-def board(loop: Loop | None, state: State | None, now: float) -> Board:
-    """From the newest word of the loop and the bucket. A controller that is silent is said to be, with the age of its last word."""
+def board(loop: Loop | None, state: State | None, now: float, problem: str = "") -> Board:
+    """From the newest word of the loop and the bucket. A controller that is silent is said to be, with the age of its last word.
+
+    `problem`: why the bucket cannot be read; without one and without a state nobody has asked yet.
+    """
+    if loop is None and state is None:
+        return Board("dead", "Nothing is known of the controller.", problem) if problem else Board("", "Asking the controller…", "")
     answers = state is not None and state.controller_at is not None
     if loop is None:
         if answers:

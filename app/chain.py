@@ -6,7 +6,8 @@ from typing import Any
 
 from app.charts.frame import number
 from controller.bus import State
-from controller.protocol import REGIMES, Intent
+from controller.protocol import REGIMES, Intent, complaint
+from controller.standing import CLOCK_SLACK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,14 @@ def chain(state: State | None, row: Mapping[str, Any] | None, now: float, proble
         unknown = tuple(Link(name, "unknown", good=False) for name in ("Wanted", "Decided", "Acknowledged"))
         return Chain((*unknown, observed(row, routed_at)), problem=problem)
     intent, target = state.intent.value, state.target.value
-    want = wanted(intent, now)
-    links = [Link("Wanted", want, intent.operator if intent else "by default", state.intent.at)]
+    # What no writer of ours would have put there is not done, and what stood before it still counts: the controller says so.
+    refused = state.intent.problem or (intent and complaint(intent, now if state.intent.at is None else state.intent.at, CLOCK_SLACK_S))
+    if refused:
+        want, by = "auto", f"{intent.operator[:60]}, refused" if intent else "refused"
+        links = [Link("Wanted", f"not followed: {refused}", by, state.intent.at, good=False)]
+    else:
+        want = wanted(intent, now)
+        links = [Link("Wanted", want, intent.operator if intent else "by default", state.intent.at)]
     answers = state.controller_at is not None
     if target:
         by = target.mode if answers else f"{target.mode}, no controller answers now"

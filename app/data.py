@@ -328,7 +328,9 @@ class Feed:
             "tiles": head.tiles,
             "said": head.said,
             "sources": self.sources,
-            "board": board(self.control.loops.get(deployment or ""), self.control.states.get(deployment or ""), self.clock()),
+            "board": board(
+                self.control.loops.get(deployment or ""), self.control.states.get(deployment or ""), self.clock(), self.control.problem
+            ),
             "chain": chain(
                 self.control.states.get(deployment or ""), newest, self.clock(), self.control.problem, self._routed_at(deployment, newest)
             ),

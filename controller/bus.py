@@ -51,6 +51,7 @@ from poascope.nats import Nats
 
 log = logging.getLogger("poascope.bus")
 
+MAX_BYTES = 32_768  # many times what any of ours is: a page shows all that it reads
 HISTORY = 64  # the most a KV bucket keeps of a key; an idempotency key is remembered that long
 T = TypeVar("T")
 Asked = TypeVar("Asked", Intent, Arming)
@@ -119,8 +120,11 @@ def _decode(kind: type[T], message: RawStreamMsg) -> Stored[T]:
     revision, at = message.seq or 0, message.time.timestamp() if message.time else None
     if (message.headers or {}).get(KV_OP):
         return Stored(None, revision, at)
+    data = message.data or b""
+    if len(data) > MAX_BYTES:
+        return Stored(None, revision, at, f"revision {revision} cannot be read: {len(data)} bytes, at most {MAX_BYTES}")
     try:
-        return Stored(msgspec.json.decode(message.data or b"", type=kind), revision, at)
+        return Stored(msgspec.json.decode(data, type=kind), revision, at)
     except msgspec.DecodeError as error:
         return Stored(None, revision, at, f"revision {revision} cannot be read: {error}")
 
@@ -382,6 +386,9 @@ class Bus:
         """Call `note` with the deployment and the state of its controller's loop, at each of its steps, until the bus is closed."""
 
         def heard(message: Msg) -> None:
+            if len(message.data) > MAX_BYTES:
+                log.warning("%s cannot be read: %d bytes", message.subject, len(message.data))
+                return
             try:
                 note(name(message.subject.split(".")[1]), msgspec.json.decode(message.data, type=Loop))
             except msgspec.DecodeError as error:

@@ -68,7 +68,13 @@ def test_a_dead_controller_is_said_with_its_age_and_the_lease_goes_on() -> None:
     assert {fact.name: fact.until for fact in found.facts}["Lease"] == NOW + 60
     over = board(None, state(answers=False, renewed_at=NOW - 200), NOW)
     assert over.facts[0].text == "has run out" and not over.facts[0].good
-    assert board(None, None, NOW).state == "dead"
+    assert board(None, state(answers=False), NOW).state == "dead"
+    assert board(None, None, NOW, "NATS: gone").said == "NATS: gone"
+
+
+def test_nobody_is_called_dead_before_anybody_was_asked() -> None:
+    """A page that was just opened has read nothing: it says so, and raises no alarm."""
+    assert (board(None, None, NOW).state, board(None, None, NOW).title) == ("", "Asking the controller…")
 
 
 def test_what_is_missing_is_never_a_number() -> None:

@@ -1,3 +1,5 @@
+import msgspec
+
 from app.chain import chain, observed, wanted
 from controller.bus import State, Stored
 from controller.protocol import Ack, Intent, Target
@@ -39,6 +41,15 @@ def test_an_expired_intent_wants_nothing() -> None:
     """After its end an override is shown as over, whatever the bucket still holds."""
     assert wanted(INTENT, NOW + 601) == "auto"
     assert not chain(state(), ROW, NOW + 601).running
+
+
+def test_what_is_refused_is_not_wanted() -> None:
+    """An intent that nobody's page would send, or that cannot be read, is no override that runs: the page says why it is not followed."""
+    beyond = Stored(msgspec.structs.replace(INTENT, tau=1e308), 5, NOW)
+    for stored in (beyond, Stored(None, 5, NOW, "revision 5 cannot be read: 500000 bytes, at most 32768")):
+        found = chain(State("dynamo", stored, Stored(TARGET, 8, NOW), {}, controller_at=NOW), ROW, NOW)
+        assert found.links[0].text.startswith("not followed: ") and not found.links[0].good
+        assert (found.running, found.revision) == ("", 5)
 
 
 def test_without_nats_only_the_observed_is_known() -> None:

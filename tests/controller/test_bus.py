@@ -153,10 +153,12 @@ async def test_unreadable_and_deleted_values_are_told_apart_from_none(bus: Bus) 
     assert (stored.value, stored.revision) == (None, 1)
     assert stored.problem
     assert stored.problem.startswith("revision 1 cannot be read")
+    await kv.put("dynamo.intent", msgspec.json.encode(intent(reason="A" * 500_000)))
+    assert "at most" in ((await bus.intent("dynamo")).problem or "")  # a page that shows it would stand still
     await kv.delete("dynamo.intent")
     stored = await bus.intent("dynamo")
-    assert (stored.value, stored.revision, stored.problem) == (None, 2, None)
-    assert (await bus.put_intent("dynamo", intent(expected_revision=2), time.time())).revision == 3
+    assert (stored.value, stored.revision, stored.problem) == (None, 3, None)
+    assert (await bus.put_intent("dynamo", intent(expected_revision=3), time.time())).revision == 4
 
 
 async def test_a_bucket_made_by_somebody_else_is_completed(nats_server: NatsServer) -> None:
