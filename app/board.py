@@ -40,7 +40,7 @@ def board(loop: Loop | None, state: State | None, now: float, problem: str = "")
     answers = state is not None and state.controller_at is not None
     if loop is None:
         if answers:
-            return Board("dead", "The controller answers, and has not said yet what it does.", "Its next step says it.")
+            return Board("", "The controller answers, and has not said yet what it does.", "Its next step says it.")
         return Board(
             "dead", "No controller answers.", "Nothing that is wanted will be done; start poascope control.", _lease(None, state, now)
         )

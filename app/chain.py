@@ -39,6 +39,7 @@ class Chain:
 
 
 def parameters(tau: float | None, omega: float | None) -> str:
+    tau, omega = number(tau), number(omega)  # a row of a frame has NaN where nothing is known
     return "unknown" if tau is None or omega is None else f"τ {tau:g} ω {omega:g}"
 
 

@@ -11,6 +11,8 @@ from poascope.settings import Settings
 
 log = logging.getLogger("poascope.dash")
 
+MAX_LOOPS = 1000  # kept also of deployments that nobody looks at, so that who opens the page need not wait for the next step
+
 
 class Control:
     """`states` by deployment, empty while NATS does not answer; then `problem` says so.
@@ -32,7 +34,8 @@ class Control:
                     await connection.hear_loops(self._looped)
                     while True:
                         self.states = {d: await connection.state(d) for d in deployments()}
-                        self.loops = {d: loop for d, loop in self.loops.items() if d in self.states}
+                        if len(self.loops) > MAX_LOOPS:
+                            self.loops = {d: loop for d, loop in self.loops.items() if d in self.states}
                         self.problem = ""
                         await asyncio.sleep(1)
             except PoascopeError as error:

@@ -1,6 +1,7 @@
 """`poascope dash` and `report`, and `poascope operator add|list|remove`."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -109,10 +110,16 @@ def report(
         raise Misconfigured(f"out: {out} - exists; name another file, or remove it")
     with source(settings, store, url) as rows:
         told = tell(rows, settings, deployment, from_, to, without_password(str(url or store)))
+    part = out.with_name(f"{out.name}.part")  # half a report is none: the file appears when it is whole
     try:
-        typer.echo(f"{out}: {out.write_bytes(render(told)) / 1e6:.1f} MB")
+        size = part.write_bytes(render(told))
+        part.rename(out)
     except OSError as error:
         raise PoascopeError(f"out: {out} - cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    typer.echo(f"{out}: {size / 1e6:.1f} MB")
 
 
 def register(cli: typer.Typer) -> None:

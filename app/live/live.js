@@ -337,8 +337,8 @@ class View {
     }
     this.root.dataset.age = newest === null ? "" : (now - newest).toFixed(3);
     if (!this.last) return;
-    const name = this.last.deployment ? `${this.last.deployment.slice(0, 60)} · ` : "";
-    say(this.stamp, newest === null ? name : `${name}${this.data?.paused ? "paused · " : ""}as of ${clock(newest)} UTC, ${ago(now - newest)}`);
+    const name = (this.last.deployment || "").slice(0, 60);
+    say(this.stamp, newest === null ? name : `${name ? `${name} · ` : ""}${this.data?.paused ? "paused · " : ""}as of ${clock(newest)} UTC, ${ago(now - newest)}`);
   }
 
   mount(body) {

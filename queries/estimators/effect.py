@@ -167,9 +167,9 @@ def compare(measure: str, at: Floats, sides: Sides, value: Callable[[Codes, floa
     n_before, n_after = (len(i) for i in inside)
     lengths = [b - a for a, b in spans]
     for name, length, n in (("before", lengths[0], n_before), ("after", lengths[1], n_after)):
-        few = "" if n >= needed else f"{n} requests {name} it < {needed}"
+        few = "" if n >= needed else f"only {n} requests {name} it, {needed} are needed"
         if length < MIN_SIDE_S:
-            few = f"{length:.0f} s {name} it < {MIN_SIDE_S:.0f}" + (
+            few = f"only {length:.0f} s {name} it, {MIN_SIDE_S:.0f} s are needed" + (
                 ": another change is too near" if name == "before" or sides.complete else ""
             )
         if few:

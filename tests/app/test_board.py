@@ -75,6 +75,7 @@ def test_a_dead_controller_is_said_with_its_age_and_the_lease_goes_on() -> None:
 def test_nobody_is_called_dead_before_anybody_was_asked() -> None:
     """A page that was just opened has read nothing: it says so, and raises no alarm."""
     assert (board(None, None, NOW).state, board(None, None, NOW).title) == ("", "Asking the controller…")
+    assert board(None, state(), NOW).state == ""  # it answers, and its next step is some seconds away
 
 
 def test_what_is_missing_is_never_a_number() -> None:

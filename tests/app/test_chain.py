@@ -1,6 +1,8 @@
+import math
+
 import msgspec
 
-from app.chain import chain, observed, wanted
+from app.chain import chain, observed, parameters, wanted
 from controller.bus import State, Stored
 from controller.protocol import Ack, Intent, Target
 
@@ -41,6 +43,12 @@ def test_an_expired_intent_wants_nothing() -> None:
     """After its end an override is shown as over, whatever the bucket still holds."""
     assert wanted(INTENT, NOW + 601) == "auto"
     assert not chain(state(), ROW, NOW + 601).running
+
+
+def test_what_is_not_known_is_no_number() -> None:
+    """Parameters that a row of signals lacks are unknown, in whatever shape it says so."""
+    assert {parameters(*pair) for pair in ((None, 1.0), (math.nan, math.nan), (0.7, math.nan))} == {"unknown"}
+    assert parameters(0.7, 1) == "τ 0.7 ω 1"
 
 
 def test_what_is_refused_is_not_wanted() -> None:

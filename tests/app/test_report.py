@@ -1,5 +1,6 @@
 """A report opens offline and tells what happened; text from outside stays text."""
 
+import errno
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,3 +106,18 @@ def test_what_cannot_be_reported_is_said(report: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "x.html").exists()
     told = CliRunner().invoke(cli, ["report", "--store", store, "--out", str(report)])
     assert (told.exit_code, "exists" in told.output) == (2, True)
+
+
+def test_half_a_report_is_none(report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up while it is written leaves no file that looks like a report, and the next try is not told that there is one."""
+    out = tmp_path / "r.html"
+
+    def full(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    told = CliRunner().invoke(cli, ["report", "--store", str(report.parent / "s.duckdb"), "--out", str(out)])
+    assert (told.exit_code, "No space left" in told.output) == (1, True), told.output[-400:]
+    assert list(tmp_path.iterdir()) == []

@@ -78,13 +78,13 @@ def test_latency_that_was_rising_already_is_no_effect() -> None:
 def test_too_little_is_withheld_with_the_reason() -> None:
     """A few requests, a short side, or answers that never came give no number, and say how much there was."""
     sparse = by_name(estimate_effect(steady(1.0, 1.0, per_s=0.2), AROUND))
-    assert sparse["ttft_p50_s"].withheld == "24 requests before it < 30"
+    assert sparse["ttft_p50_s"].withheld == "only 24 requests before it, 30 are needed"
     tail = by_name(estimate_effect(steady(1.0, 1.0, per_s=0.5), AROUND))
-    assert tail["ttft_p99_s"].withheld == "60 requests before it < 100" and tail["ttft_p50_s"].ratio == 1.0
+    assert tail["ttft_p99_s"].withheld == "only 60 requests before it, 100 are needed" and tail["ttft_p50_s"].ratio == 1.0
     early = by_name(estimate_effect(steady(1.0, 1.0), sides(120.0, None, None, known_until=150.0)))["ttft_p50_s"]
-    assert early.withheld == "15 s after it < 60, so far"
+    assert early.withheld == "only 15 s after it, 60 s are needed, so far"
     crowded = by_name(estimate_effect(steady(1.0, 1.0), sides(120.0, 95.0, None, known_until=900.0)))["ttft_p50_s"]
-    assert crowded.withheld == "10 s before it < 60: another change is too near"
+    assert crowded.withheld == "only 10 s before it, 60 s are needed: another change is too near"
     whole = steady(1.0, 1.0)
     unanswered = Served(
         whole.arrived_at, np.where(whole.arrived_at < 120, 1.0, np.inf), whole.finished_at, whole.actual_s, whole.unqueued_s
