@@ -32,8 +32,8 @@ STYLE = """
 .po-table small { display: block; opacity: .7; }
 .po-list { font-size: 12.5px; line-height: 1.45; opacity: .8; margin: .2rem 0 0 1.1rem; padding: 0; }
 .po-back { font-size: .85rem; }
-.po-table a, .po-back { color: var(--st-link-color, inherit); text-decoration: none; }
-.po-table a:hover, .po-back:hover { text-decoration: underline; }
+.po-table a, .po-back { color: var(--st-link-color, inherit); text-decoration: underline; text-underline-offset: .2em; }
+.po-table a:hover, .po-back:hover { text-decoration-thickness: 2px; }
 @media (max-width: 640px) {
   .po-table { display: block; overflow-x: auto; }
   [data-testid="stMainBlockContainer"] { padding: 2.3rem .8rem 1.5rem; }

@@ -58,6 +58,14 @@ def waterfall(life: Life | None, *, slo_s: float | None = None, theme: Theme = L
                 "y0": 0,
                 "y1": 1,
                 "line": {"color": theme.alarm, "width": 1, "dash": "dash"},
+                "label": {
+                    "text": f"SLO {slo_s:g} s",
+                    "textposition": "start",
+                    "textangle": 0,
+                    "xanchor": "left",
+                    "yanchor": "bottom",
+                    "font": {"size": 11, "color": theme.alarm},
+                },
             }
         ]
     unknown = [

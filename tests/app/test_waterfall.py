@@ -14,7 +14,7 @@ def test_one_bar_a_stage_where_it_lies() -> None:
     assert bars["router"].x[0] is None and any("not reported" in a.text for a in figure.layout.annotations)
     assert bars["prefill"].base[0] == 1.0 and bars["prefill"].x[0] == 1.0 and bars["prefill"].text[0] == "1.00 s"
     assert bars["transfer"].text[0] == "100 ms" and figure.layout.xaxis.title.text == "since it was routed (s)"
-    assert figure.layout.shapes[0].x0 == 2.0
+    assert (figure.layout.shapes[0].x0, figure.layout.shapes[0].label.text) == (2.0, "SLO 2 s")
 
 
 def test_no_request_is_a_sentence_and_names_are_text() -> None:
