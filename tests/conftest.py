@@ -18,20 +18,9 @@ from testbed.ports import free_base
 CAPTURES = Path(__file__).parent / "captures"
 
 
-gc.disable()  # in the process of each worker as well; tests/__main__.py says why
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares the real cluster stays in one process, and, as the largest group, begins first."""
-    for item in items:
-        if item.get_closest_marker("real"):
-            item.add_marker(pytest.mark.xdist_group("real"))
-
-
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The cyclic collector has its turn between modules."""
-    if nextitem is None or nextitem.path != item.path:
+    """Where the cyclic collector is off (tests/__main__.py says why) it has its turn between modules."""
+    if not gc.isenabled() and (nextitem is None or nextitem.path != item.path):
         gc.collect()
 
 

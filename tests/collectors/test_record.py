@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,10 @@ def test_what_is_said_is_what_is_recorded(nats_server: NatsServer, target: str, 
     process = start(out, nats_server.url, "--scrape", f"{target.removeprefix('http://')}/metrics")
     said = messages(300)
     asyncio.run(publish(nats_server.url, said))
-    time.sleep(0.5)
+    deadline = time.monotonic() + 30
+    while not (heard := Counter(line.src for line in Reader(out))) >= Counter(nats=len(said), metrics=1):
+        assert time.monotonic() < deadline, heard
+        time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 0

@@ -97,6 +97,7 @@ def test_a_click_changes_how_requests_are_routed(line: Line, load: Path, page: P
     expect(page.locator("[data-link=observed]")).to_contain_text("τ 0 ω 1", timeout=60_000)
 
     page.goto(f"{line.dash}/control")
+    expect(page.locator("[data-link=wanted]")).not_to_be_empty(timeout=60_000)  # whoever has not seen what is wanted is refused
     page.get_by_text("transition: τ").click(timeout=60_000)
     page.get_by_label("Reason").fill("e2e: does a click arrive?")
     page.get_by_role("button", name="Review").click()
