@@ -109,6 +109,11 @@ def _what_if(deployment: str, span: Span) -> None:
     st.html(answered(checked, answers))
 
 
+def signed(share: float) -> str:
+    """A relative error in percent, with its sign unless it is none."""
+    return f"{100 * share:+.1f} %".replace("-", "−").replace("+0.0", "0.0").replace("−0.0", "0.0")
+
+
 def answered(checked: whatif.Validation, answers: Sequence[whatif.Answer]) -> str:
     """The model's error first, then every answer or why there is none, then what all of them assume."""
 
@@ -119,14 +124,14 @@ def answered(checked: whatif.Validation, answers: Sequence[whatif.Answer]) -> st
                 return value
             return f"{value} ({duration(getattr(low, field))} to {duration(getattr(high, field))})"
 
-        hits = None if s.hit_ratio is None else f"{s.hit_ratio:.0%}"
+        hits = None if s.hit_ratio is None else f"{100 * s.hit_ratio:.0f} %"
         return [what, f"{s.requests:.0f}", f"{s.per_s:.2f}", told("ttft_p50_s"), told("ttft_p99_s"), hits]
 
     error = checked.error
     rows: list[Sequence[object]] = [
         row("as it was", checked.recorded),
         row(f"the model, {checked.policy}", checked.played),
-        ["its error", "", *(f"{error[name]:+.1%}" for name in ("per_s", "ttft_p50_s", "ttft_p99_s")), ""],
+        ["its error", "", *(signed(error[name]) for name in ("per_s", "ttft_p50_s", "ttft_p99_s")), ""],
         *(row(a.question, a.value, a.low, a.high) for a in answers if a.value),
         *([a.question, None, None, f"mean ≥ {duration(a.bound_s)}", None, None] for a in answers if a.bound_s is not None),
     ]

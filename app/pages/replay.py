@@ -73,11 +73,11 @@ def _list(deployment: str) -> None:
     except (PoascopeError, TimeoutError) as error:
         st.html(f'<h2 class="po-title">Incidents</h2><p class="po-note">Cannot tell: {html.escape(str(error))}</p>')
         return
-    st.html(table(found.to_pylist()))
+    st.html(table(found.to_pylist(), known.feed.clock()))
 
 
-def table(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """The incidents as an HTML table; whatever people wrote is text."""
+def table(rows: Sequence[Mapping[Any, Any]], now: float) -> str:
+    """The incidents as an HTML table; whatever people wrote is text. No link leads past `now` (Unix s)."""
     head = '<h2 class="po-title">Incidents of the last 30 days</h2>'
     if not rows:
         none = "None: in what is kept the regime was never saturated, and nobody marked one. Zoom into any chart to mark a span."
@@ -89,7 +89,7 @@ def table(rows: Sequence[Mapping[Any, Any]]) -> str:
         name = row["title"] if isinstance(row["title"], str) else "saturated"
         notes = row["notes"] if isinstance(row["notes"], str) else "" if isinstance(row["title"], str) else "found by the regime"
         who = row["author"] if isinstance(row["author"], str) else ""
-        href = html.escape(link(row["deployment"], start - AROUND_S, end + AROUND_S, start, row["id"]))
+        href = html.escape(link(row["deployment"], start - AROUND_S, max(end, min(end + AROUND_S, now)), start, row["id"]))
         cells = [
             f'<a href="{href}" target="_self">{html.escape(name[:200])}</a><small>{html.escape(notes[:300])}</small>',
             f"{datetime.fromtimestamp(start, UTC):%b %-d %H:%M:%S}",
@@ -97,7 +97,7 @@ def table(rows: Sequence[Mapping[Any, Any]]) -> str:
             "–" if p99 is None else duration(p99),
             "–" if hat is None else f"{ratio(hat)} ×",
             str(int(row["overrides"])),
-            str(int(row["gaps"])) if row["gaps"] else "",
+            str(int(row["gaps"])),
             html.escape(who[:60]),
         ]
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")

@@ -1,39 +1,64 @@
-"""What the review below a replay refuses to do, and that it does one thing at a time."""
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
-from app import review
-from poascope.errors import PoascopeError
+from app.pages.replay import moment, table
+from app.review import answered, html_table, signed
+from queries.whatif.answer import Answer, Summary, Validation
+from tests.app.conftest import HOSTILE
 
-
-def _page() -> None:
-    from app import review
-
-    review._classifier("d", (0.0, 2 * 3600.0))
-    review._hand_on("d", (0.0, 7 * 3600.0))
-
-
-def said(page: AppTest) -> str:
-    return "".join(element.proto.body for element in page.get("html"))
-
-
-def test_a_span_too_long_for_this_process_is_refused_with_what_does_it() -> None:
-    """Hours of requests are neither played again nor handed to a browser; the command line writes them."""
-    page = AppTest.from_function(_page, default_timeout=30).run()
-    assert [button.label for button in page.button] == ["When would it have switched?"]
-    assert "poascope export" in said(page)
-    page.button[0].click().run()
-    assert not page.exception
-    assert "a span of 2.0 h" in said(page)
+BEGAN = datetime(2026, 1, 1, 2, 10)  # noqa: DTZ001 - as the store gives it
+ROW = {
+    "id": "saturated-1",
+    "deployment": "d&1",
+    "from": BEGAN,
+    "to": BEGAN + timedelta(minutes=30),
+    "title": None,
+    "notes": None,
+    "author": None,
+    "ttft_p99_s": 16.2,
+    "poa_hat": None,
+    "overrides": 1,
+    "gaps": 0,
+}
+WAS = Summary(100, 9.4, 3.0, 3.44, 5.0, 6.01, 8.0, None)
 
 
-def test_one_viewer_computes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits too long for the others is told so, and the turn is given back whatever happens in it."""
-    monkeypatch.setattr(review, "TURN_S", 0.01)
-    with review._in_turn(), pytest.raises(PoascopeError, match="try again"), review._in_turn():
-        pass
-    with pytest.raises(ValueError), review._in_turn():
-        raise ValueError
-    with review._in_turn():
-        pass
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.061, "+6.1 %"), (-0.061, "−6.1 %"), (0.0001, "0.0 %"), (-0.0001, "0.0 %"), (10.05, "+1005.0 %")]
+)
+def test_an_error_has_a_sign_unless_it_is_none(share: float, said: str) -> None:
+    """A minus is a minus, and nought has neither."""
+    assert signed(share) == said
+
+
+def test_a_refused_answer_says_why_and_the_error_stands_first() -> None:
+    """Recorded, played, its error; then what was answered, and in words what was not; everything as text."""
+    checked = Validation(WAS, replace(WAS, ttft_p50_s=4.3), {"per_s": 0.0, "ttft_p50_s": 0.25, "ttft_p99_s": 0.0}, "kv", "off by +25 %")
+    said = answered(checked, [Answer(HOSTILE[:40], ("it assumes <b>much</b>",), refused="off by +25 %")])
+    assert said.index("as it was") < said.index("the model, kv") < said.index("+25.0 %")
+    assert "refused, off by +25 %" in said and "&lt;b&gt;much" in said and "<img" not in said
+
+
+def test_the_list_of_incidents_is_text_and_leads_no_further_than_now() -> None:
+    """Unknown numbers are dashes, names are escaped, and an incident that has just ended does not open on the future."""
+    ended = (BEGAN - datetime(1970, 1, 1)).total_seconds() + 1800  # noqa: DTZ001
+    said = table([ROW, ROW | {"title": HOSTILE, "notes": "<script>", "author": "ann"}], ended + 5)
+    assert "<script>" not in said and "<img" not in said
+    assert "to=2026-01-01T02%3A40%3A05Z" in said and "deployment=d%261" in said and "incident=saturated-1" in said
+    assert "<td>16.2 s</td><td>–</td><td>1</td><td>0</td>" in said
+    assert "in what is kept" in table([], ended)
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "1e308", "-1", "yesterday", "2026-13-01", "9999-01-01"])
+def test_what_is_no_moment_is_none(text: str) -> None:
+    """Whatever stands in a link, the page has a time or none."""
+    assert moment(text) is None
+    assert moment("2026-01-01T02:10:00+01:00") == moment("2026-01-01T01:10:00Z") == moment("1767229800")
+
+
+def test_a_table_of_text() -> None:
+    """None is a dash, markup is text."""
+    assert html_table(["<i>"], [[None], ["<b>"]]).count("&lt;") == 2
+    assert "<td>–</td>" in html_table(["a"], [[None]])
