@@ -14,6 +14,8 @@ import yaml
 from playwright.sync_api import Page, sync_playwright
 
 from app.tokens import Tokens
+from controller.bus import Bus, call
+from controller.protocol import Intent
 from testbed.cluster import Cluster
 from tests.conftest import free_port
 
@@ -97,6 +99,24 @@ def line(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     eventually(lambda: httpx.get(f"{line.dash}/_stcore/health").status_code == 200)
     yield line
     line.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_force(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test finds the override of another one: the line is one for all."""
+    yield
+    if "line" not in request.fixturenames:
+        return
+    url = request.getfixturevalue("cluster").state.nats_url
+
+    async def calm(bus: Bus) -> None:
+        stored = await bus.intent("dynamo")
+        if stored.value and stored.value.mode != "auto":
+            key = f"calm-{stored.revision}"
+            auto = Intent(mode="auto", reason="the test is over", operator="tests", idempotency_key=key, expected_revision=stored.revision)
+            await bus.put_intent("dynamo", auto, time.time())
+
+    call(url, calm)
 
 
 @pytest.fixture
