@@ -104,10 +104,10 @@ def line(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(autouse=True)
 def nothing_in_force(request: pytest.FixtureRequest) -> Iterator[None]:
     """No test finds the override of another one: the line is one for all."""
+    cluster = request.getfixturevalue("cluster") if "line" in request.fixturenames else None
     yield
-    if "line" not in request.fixturenames:
+    if cluster is None:
         return
-    url = request.getfixturevalue("cluster").state.nats_url
 
     async def calm(bus: Bus) -> None:
         stored = await bus.intent("dynamo")
@@ -116,7 +116,7 @@ def nothing_in_force(request: pytest.FixtureRequest) -> Iterator[None]:
             auto = Intent(mode="auto", reason="the test is over", operator="tests", idempotency_key=key, expected_revision=stored.revision)
             await bus.put_intent("dynamo", auto, time.time())
 
-    call(url, calm)
+    call(cluster.state.nats_url, calm)
 
 
 @pytest.fixture
