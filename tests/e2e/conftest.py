@@ -104,7 +104,8 @@ def line(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(autouse=True)
 def nothing_in_force(request: pytest.FixtureRequest) -> Iterator[None]:
     """No test finds the override of another one: the line is one for all."""
-    cluster = request.getfixturevalue("cluster") if "line" in request.fixturenames else None
+    shared = {"cluster", "line"} <= set(request.fixturenames)
+    cluster = request.getfixturevalue("cluster") if shared else None
     yield
     if cluster is None:
         return
