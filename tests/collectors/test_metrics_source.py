@@ -8,10 +8,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from collectors.metrics import Raw, parse_series
 from collectors.metrics_source import MetricsSource, Target, bases, by_target, fetch_samples
+from poascope import ending
 from poascope.settings import Profile, Settings
 from tests.collectors.playback import lines
 from tests.conftest import CAPTURES, free_port, wait_for_port
@@ -73,6 +75,10 @@ def prometheus(exporter: Exporter, tmp_path: Path) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     wait_for_port(port)
+    deadline = time.monotonic() + 30
+    while httpx.get(f"http://127.0.0.1:{port}/-/ready", trust_env=False).status_code != 200:  # it answers 503 while it reads its log
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     yield f"http://127.0.0.1:{port}"
     process.terminate()
     process.wait()
@@ -88,8 +94,7 @@ async def read_until(source: MetricsSource, true: Callable[[], Any]) -> None:
         assert time.monotonic() < deadline, "did not happen in time"
         assert not task.done() or task.result() is None
         await asyncio.sleep(0.02)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await ending.end([task])
 
 
 async def test_one_target_that_fails_is_its_own_gap(exporter: Exporter) -> None:

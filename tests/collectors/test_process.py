@@ -135,8 +135,8 @@ async def test_nats_dies_and_data_resume(nats_server: NatsServer, tmp_path: Path
         before = collect.ready()["counters"]["messages_total"]
         await play(nats_server.url, CAPTURE, 3, from_s=3)
         await until(lambda: collect.ready()["counters"]["messages_total"] > before)
-        (gap,) = await until(lambda: [row for row in collect.rows("gaps") if row["source"] == "nats"])
-        assert gap["kind"] == "disconnected"
+        gaps = await until(lambda: [row for row in collect.rows("gaps") if row["source"] == "nats"])
+        assert {gap["kind"] for gap in gaps} == {"disconnected"}  # more than one where the new server was slow to answer
 
 
 async def test_it_starts_before_nats(nats_server: NatsServer, tmp_path: Path) -> None:
