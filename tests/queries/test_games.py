@@ -166,3 +166,11 @@ def test_nothing_finished_is_no_verdict() -> None:
     row, loads = games(idle, dict.fromkeys(SIGNALS), Memory(curves=CURVES), Settings())
     assert row["costliest"] is None and row["hit_chosen_ratio"] is None and row["finished"] == 0
     assert all(load["load"] == 0 for load in loads)
+
+
+def test_where_one_worker_reads_prompts_routing_loses_no_block() -> None:
+    """The pool that chooses is prefill's: with one worker in it nothing better was possible, though two decode workers hold blocks too."""
+    alone = replace(requests([0] * 20, own=2.0), best_overlap_blocks=None)
+    row, two = play(alone), play(replace(requests([0, 1] * 10, own=2.0), best_overlap_blocks=None))
+    assert (row["hit_possible_ratio"], row["hit_chosen_ratio"], row["lost_blocks"]) == (0.25, 0.25, 0.0)
+    assert (two["hit_possible_ratio"], two["lost_blocks"]) == (None, None)
