@@ -140,7 +140,7 @@ def test_openid_connect(
             page = context.new_page()
             page.goto(f"{url}/control?token=look")
             page.get_by_role("button", name="Log in to send overrides").click(timeout=60_000)
-            page.get_by_placeholder("Enter any login").fill(who)
+            page.get_by_placeholder("Enter any login").fill(who, timeout=90_000)
             page.get_by_placeholder("and password").fill("any")
             page.get_by_role("button", name="Sign-in").click()
             page.get_by_role("button", name="Continue").click()

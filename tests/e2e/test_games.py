@@ -29,7 +29,7 @@ def test_the_page_says_which_game_costs_most(line: Line, load: Path, page: Page)
         re.compile(r"^(No game costs much now|The (routing|cache|resource) game costs most now):"), timeout=SECONDS
     )
     expect(live.locator(".pw-verdict span")).to_have_text(re.compile(r"\d s a request, [\d.]+ % of its time"))
-    for tile in ("resources", "hits", "busy", "wait"):
+    for tile in ("resources", "busy", "wait"):  # hits are unknown to a collector that was started after the caches were warm
         expect(live.locator(f"[data-tile={tile}] strong")).to_have_text(re.compile(r"^[\d.]+$"), timeout=SECONDS)
     for panel in ("costs", "loads", "hits", "wait", "busy", "gains"):
         expect(live.locator(f"[data-panel={panel}] .js-line").first).to_be_attached(timeout=SECONDS)

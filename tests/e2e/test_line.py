@@ -89,6 +89,7 @@ def test_a_click_changes_how_requests_are_routed(line: Line, load: Path, page: P
     frontends = [p.base_url.removeprefix("http://") for p in line.cluster.state.processes if p.role == "frontend"]
     first, second = frontends[:2]
     sign_in(page, line.dash, line.token)
+    eventually(lambda: load.exists() and client(load), 90)  # streams are under way
     page.goto(line.dash)
     number = page.locator("[data-tile=ttft] strong")
     expect(number).not_to_have_text("–", timeout=60_000)
