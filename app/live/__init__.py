@@ -9,6 +9,7 @@ from app.page import Page
 from app.theme import DARK, LIGHT, variables
 
 _HERE = Path(__file__).parent
+_DOM = (_HERE / "dom.js").read_text()
 _COLOURS = f".pw {{{variables(LIGHT)}}} .pw[data-theme=dark] {{{variables(DARK)}}}\n"
 
 
@@ -18,7 +19,7 @@ def _component(name: str, on: str = "") -> "st.components.v2.types.ComponentRend
     if on:
         script = (_HERE / f"{on}.js").read_text().partition("export default")[0] + script
         style = (_HERE / f"{on}.css").read_text() + style
-    return st.components.v2.component(f"poascope.{name}", js=script, css=_COLOURS + style, isolate_styles=False)
+    return st.components.v2.component(f"poascope.{name}", js=_DOM + script, css=_COLOURS + style, isolate_styles=False)
 
 
 _live, _chain, _player, _log = _component("live"), _component("chain"), _component("player", on="live"), _component("log")

@@ -1,18 +1,6 @@
 // The chain of an override (wanted, decided, acknowledged, observed) and the board of the loop, as live.js hears them once a second.
 // Text nodes only. The chain tells Python the revision it shows.
 
-const views = new WeakMap();
-
-function make(tag, className, parent, text) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  parent?.append(node);
-  return node;
-}
-
-const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
-
 function left(seconds) {
   const s = Math.max(0, Math.ceil(seconds));
   const minutes = Math.floor(s / 60) % 60;
@@ -20,15 +8,14 @@ function left(seconds) {
   return s >= 3600 ? `${Math.floor(s / 3600)} h ${String(minutes).padStart(2, "0")} min` : `${minutes} min ${String(s % 60).padStart(2, "0")} s`;
 }
 
-class Chain {
-  constructor(parent) {
-    this.root = make("div", "pw pw-side", parent);
-    this.root.dataset.testid = "chain";
-    this.list = make("dl", "pw-chain", this.root);
-    this.run = make("p", "pw-run", this.root);
-    this.why = make("p", "pw-why", this.root);
-    this.problem = make("p", "pw-problem", this.root);
-    this.problem.setAttribute("role", "alert");
+// What stands beside the live component and hears it.
+class Side {
+  constructor(parent, name, className) {
+    this.root = make("div", className, parent);
+    this.root.dataset.testid = name;
+  }
+
+  listen() {
     this.hear = (event) => this.take(event.detail);
     window.addEventListener("poascope", this.hear);
     this.ticker = setInterval(() => this.tick(), 1000);
@@ -39,6 +26,18 @@ class Chain {
     window.removeEventListener("poascope", this.hear);
     clearInterval(this.ticker);
     this.root.remove();
+  }
+}
+
+class Chain extends Side {
+  constructor(parent) {
+    super(parent, "chain", "pw pw-side");
+    this.list = make("dl", "pw-chain", this.root);
+    this.run = make("p", "pw-run", this.root);
+    this.why = make("p", "pw-why", this.root);
+    this.problem = make("p", "pw-problem", this.root);
+    this.problem.setAttribute("role", "alert");
+    this.listen();
   }
 
   take({ chain, theme, skew }) {
@@ -82,23 +81,13 @@ class Chain {
   }
 }
 
-class Board {
+class Board extends Side {
   constructor(parent) {
-    this.root = make("div", "pw pw-side pw-board", parent);
-    this.root.dataset.testid = "board";
+    super(parent, "board", "pw pw-side pw-board");
     this.title = make("p", "pw-loop", this.root);
     this.said = make("p", "pw-why", this.root);
     this.list = make("dl", "pw-chain", this.root);
-    this.hear = (event) => this.take(event.detail);
-    window.addEventListener("poascope", this.hear);
-    this.ticker = setInterval(() => this.tick(), 1000);
-    if (window.poascopeLast) this.take(window.poascopeLast);
-  }
-
-  stop() {
-    window.removeEventListener("poascope", this.hear);
-    clearInterval(this.ticker);
-    this.root.remove();
+    this.listen();
   }
 
   take({ board, theme, skew }) {

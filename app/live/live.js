@@ -1,7 +1,6 @@
 // The live page in the browser. Figures come once from Python; then each second brings only points, and this file appends them by uid.
 // Nothing from outside is ever HTML here: every label is a text node. One View per mounted element, one timer per View.
 
-const views = new WeakMap();
 let plotly = null;
 
 function loadPlotly(path) {
@@ -14,14 +13,6 @@ function loadPlotly(path) {
     document.head.append(script);
   });
   return plotly;
-}
-
-function make(tag, className, parent, text) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  parent?.append(node);
-  return node;
 }
 
 function say(node, text) {
@@ -37,8 +28,6 @@ function ago(seconds) {
 
 // Names in figures are escaped for Plotly, which reads a little HTML; a text node wants them as they were.
 const unescaped = (name) => name.replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
-
-const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 
 function sparkline(svg, points) {
   const known = points.filter((v) => v !== null);

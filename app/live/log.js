@@ -1,15 +1,5 @@
 // The audit log: asks /log every other second, filters what it has, and shows everything as text.
 
-const views = new WeakMap();
-
-function make(tag, className, parent, text) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  parent?.append(node);
-  return node;
-}
-
 const stamp = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ");
 
 class Log {
